@@ -1,0 +1,108 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Everything this package tells transformers about itself, in one place.
+
+transformers imports its Auto classes and pipelines lazily, and torch with them. Registering at import time would make
+`import hf_vg` as slow as all of it, so each group below is registered right after transformers has imported the module
+that the group belongs to.
+"""
+
+import importlib.abc
+import importlib.util
+import sys
+
+
+def _register_configs():
+    from transformers import AutoConfig
+
+    from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
+    from .models.vgg.configuration_vgg import VggConfig
+
+    for config_class in (ShowAttendTellConfig, VggConfig):
+        AutoConfig.register(config_class.model_type, config_class)
+
+
+def _register_models():
+    from transformers import AutoBackbone, AutoModel, AutoModelForImageTextToText
+
+    from .hub.remote_code import publish_with_code
+    from .models.show_attend_tell import modeling_show_attend_tell as show_attend_tell
+    from .models.vgg import modeling_vgg as vgg
+
+    for auto_class, model_class in (
+        (AutoBackbone, vgg.VggBackbone),
+        (AutoModel, show_attend_tell.ShowAttendTellModel),
+        (AutoModelForImageTextToText, show_attend_tell.ShowAttendTellForConditionalGeneration),
+    ):
+        auto_class.register(model_class.config_class, model_class)
+        publish_with_code(model_class, auto_class.__name__)
+
+
+def _register_processors():
+    from transformers import AutoProcessor
+
+    from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
+    from .models.show_attend_tell.processing_show_attend_tell import ShowAttendTellProcessor
+
+    for config_class, processor_class in ((ShowAttendTellConfig, ShowAttendTellProcessor),):
+        AutoProcessor.register(config_class, processor_class)
+        processor_class.register_for_auto_class("AutoProcessor")
+
+
+def _register_pipelines():
+    from transformers import AutoModelForImageTextToText, pipelines
+
+    from .pipelines.image_to_text import ImageToTextPipeline
+
+    pipelines.PIPELINE_REGISTRY.register_pipeline(
+        "image-to-text", ImageToTextPipeline, pt_model=AutoModelForImageTextToText, type="multimodal"
+    )
+    # transformers 5 rewrites "image-to-text" to "image-text-to-text" before it asks the registry. This one name is let
+    # through to the pipeline registered above; every other task takes the path it took before.
+    resolve = pipelines._resolve_deprecated_task
+    pipelines._resolve_deprecated_task = lambda task: task if task == "image-to-text" else resolve(task)
+
+
+_AFTER_IMPORT_OF = {
+    "transformers.models.auto.configuration_auto": _register_configs,
+    "transformers.models.auto.modeling_auto": _register_models,
+    "transformers.models.auto.processing_auto": _register_processors,
+    "transformers.pipelines": _register_pipelines,
+}
+
+
+class _RegisterAfterImport(importlib.abc.MetaPathFinder):
+    """Finds the modules above as Python would, and has them call their registration once they are loaded."""
+
+    def find_spec(self, name, path=None, target=None):
+        registration = _AFTER_IMPORT_OF.pop(name, None)
+        if registration is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module):
+            execute(module)
+            registration()
+
+        spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def register():
+    """Registers what transformers has already imported, and prepares to register the rest. Later calls do nothing."""
+    for module in [name for name in _AFTER_IMPORT_OF if name in sys.modules]:
+        _AFTER_IMPORT_OF.pop(module)()
+    if not any(isinstance(finder, _RegisterAfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegisterAfterImport())

@@ -1,0 +1,54 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""From rows of a dataset to what a model is called with."""
+
+from typing import Any
+
+import torch
+from transformers import ProcessorMixin
+
+from .images import open_image
+
+
+class CaptionCollator:
+    r"""
+    Batches images with all of their captions, so that an image is encoded once however many captions it has.
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            The captioner's processor, which makes `pixel_values` from images and `labels` from captions.
+    """
+
+    def __init__(self, processor: ProcessorMixin):
+        self.processor = processor
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`list[dict]`):
+                Each with an `image` and its `captions`.
+
+        Returns:
+            `pixel_values`, and `labels` of shape `(images, captions, length)`, where missing captions and positions
+            after a caption's end are -100.
+        """
+        counts = [len(row["captions"]) for row in rows]
+        batch = self.processor(
+            images=[open_image(row["image"]) for row in rows],
+            text=[caption for row in rows for caption in row["captions"]],
+            return_tensors="pt",
+        )
+        captions = batch["labels"].split(counts)
+        batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
+        return dict(batch)

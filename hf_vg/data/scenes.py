@@ -1,0 +1,526 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A labelled micro-world of coloured shapes that serves every task of the package offline.
+
+Captions follow a small grammar, for example:
+
+    a small red circle
+    two green triangles and a blue square and a little black cross
+    there is a red circle and a pair of crosses
+    a red circle is to the left of a large blue square
+
+What they mean:
+
+- "a X": at least one X is in the scene. "two Xs", "a pair of Xs", "three Xs", "four Xs": exactly that many are.
+  An "object" is any shape; "little" means "small" and "big" means "large".
+- "P and Q and ...", with or without "there is" or "there are" (which agrees with P) in front: each phrase holds, and
+  they stand for different objects. "a circle and a circle" needs two circles; "two circles and a red circle" is false
+  where the red circle is one of the two.
+- "a X is above a Y": some X is above some other object that is a Y. A is above B when, going down, the box of A ends
+  before that of B begins, and their centres are at least `DOMINANCE` times as far apart vertically as horizontally.
+  "below", "to the left of" and "to the right of" are the same turned round.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
+from datasets.utils import tqdm
+from PIL import Image as PILImage
+from PIL import ImageDraw
+
+
+# Far apart in RGB, and none begins with a vowel, so that the article is always "a".
+COLORS = {
+    "red": (220, 40, 40),
+    "green": (40, 165, 70),
+    "blue": (40, 85, 235),
+    "yellow": (240, 205, 30),
+    "purple": (165, 55, 195),
+    "black": (25, 25, 25),
+}
+SHAPES = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
+SIZES = {"small": ("small", "little"), "large": ("large", "big")}
+DETERMINERS = {1: ("a",), 2: ("two", "a pair of"), 3: ("three",), 4: ("four",)}
+RELATIONS = ("above", "below", "to the left of", "to the right of")
+PARAPHRASE_TYPES = ("alternation", "forward entailment", "reverse entailment", "equivalence", "independence")
+
+# Training shows every colour and every shape, but never these together.
+HELD_OUT = (("red", "cross"), ("green", "circle"), ("blue", "triangle"), ("yellow", "square"))
+SEEN = tuple(pair for pair in product(COLORS, SHAPES) if pair not in HELD_OUT)
+
+# Scenes are laid out on a grid of 1/256 of the image side, so `image_size` changes the resolution and nothing else.
+GRID = 256
+SIDES = {"small": (38, 46), "large": (72, 84)}  # the smallest large shape has 2.4 times the area of the largest small
+BORDER = 4
+SUPERSAMPLING = 4
+MIN_IMAGE_SIZE = 32
+BACKGROUND = (240, 240, 240)
+
+DOMINANCE = 1.5
+# Shapes are placed farther apart than a relation asks, so that every pair has one and rounding to pixels changes none.
+PLACED_DOMINANCE, PLACED_GAP = 1.7, 8
+
+PAIRS_PER_PARAPHRASE_TYPE = 2  # at most, in a row: without a limit most pairs would be independent
+
+
+class Attributes(NamedTuple):
+    """What a noun phrase says of an object; `None` is what it leaves unsaid."""
+
+    size: str | None
+    color: str | None
+    shape: str | None
+
+    def fit(self, obj: Mapping[str, Any]) -> bool:
+        return (
+            self.size in (None, obj["size"])
+            and self.color in (None, obj["color"])
+            and self.shape in (None, obj["shape"])
+        )
+
+
+# Which of size, colour and shape a noun phrase mentions, and how often.
+MENTIONS = {
+    (False, True, True): 10,
+    (True, True, True): 5,
+    (True, False, True): 1,
+    (False, False, True): 1,
+    (False, True, False): 1,
+    (True, True, False): 1,
+    (True, False, False): 1,
+}
+
+
+def _nouns(attributes: Attributes, plural: bool) -> list[str]:
+    size, color, shape = attributes
+    noun = (SHAPES[shape] if plural else shape) if shape else ("objects" if plural else "object")
+    return [" ".join(word for word in (adjective, color, noun) if word) for adjective in SIZES.get(size, (None,))]
+
+
+# Every noun and noun phrase of the grammar with its meaning: the generator and the parser read the same tables.
+NOUNS = {
+    (attributes, plural): _nouns(attributes, plural)
+    for attributes in map(Attributes._make, product((None, *SIZES), (None, *COLORS), (None, *SHAPES)))
+    if any(attributes)
+    for plural in (False, True)
+}
+PHRASES = {
+    f"{determiner} {noun}": (count, attributes)
+    for (attributes, plural), nouns in NOUNS.items()
+    for count, determiners in DETERMINERS.items()
+    if plural == (count > 1)
+    for determiner, noun in product(determiners, nouns)
+}
+FORMS = ("list", "there", *RELATIONS)
+_BETWEEN_PHRASES = re.compile(
+    "|".join(["^there is ", "^there are ", " and ", *(f" is {name} " for name in RELATIONS)])
+)
+
+
+def _render(form: str, phrases: Sequence[str]) -> str:
+    # No commas: caption tokenizers often drop punctuation, and what comes back must still be in the grammar.
+    if form in RELATIONS:
+        return f" is {form} ".join(phrases)
+    listed = " and ".join(phrases)
+    if form == "there":
+        return f"there {'is' if listed.startswith('a ') else 'are'} {listed}"
+    return listed
+
+
+def _relation(
+    box1: Sequence[float], box2: Sequence[float], dominance: float = DOMINANCE, gap: float = 0
+) -> str | None:
+    across = abs(box1[0] + box1[2] - box2[0] - box2[2])
+    down = abs(box1[1] + box1[3] - box2[1] - box2[3])
+    if down >= dominance * across:
+        if box2[1] - box1[3] >= gap:
+            return "above"
+        if box1[1] - box2[3] >= gap:
+            return "below"
+    elif across >= dominance * down:
+        if box2[0] - box1[2] >= gap:
+            return "to the left of"
+        if box1[0] - box2[2] >= gap:
+            return "to the right of"
+    return None
+
+
+def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str) -> bool:
+    """
+    Whether a caption is in the grammar (see the docstring of the module) and true of a scene.
+
+    Args:
+        scene (`Mapping` or `Sequence[Mapping]`):
+            A row of [`load_scenes`], or its `"objects"`.
+        caption (`str`):
+            Any text. Case, surplus whitespace and one final full stop do not matter; text outside the grammar is not
+            true.
+
+    Returns:
+        `bool`: `True` if the caption is true of the scene.
+    """
+    if not isinstance(caption, str):
+        raise TypeError(f"caption must be a str, got {type(caption).__name__}: {caption!r}")
+    objects = scene["objects"] if isinstance(scene, Mapping) else scene
+    text = " ".join(caption.lower().split()).removesuffix(".").rstrip()
+    phrases = [part for part in _BETWEEN_PHRASES.split(text) if part]
+    # Reading is writing the other way round: what the generator would not write so is outside the grammar.
+    form = next((form for form in FORMS if _render(form, phrases) == text), None)
+    if form is None or not phrases or not all(phrase in PHRASES for phrase in phrases):
+        return False
+
+    counts = [PHRASES[phrase][0] for phrase in phrases]
+    fitting = [{i for i, obj in enumerate(objects) if PHRASES[phrase][1].fit(obj)} for phrase in phrases]
+    if form in RELATIONS:
+        return counts == [1, 1] and any(
+            i != j and _relation(objects[i]["box"], objects[j]["box"]) == form for i, j in product(*fitting)
+        )
+    if sum(counts) > len(objects) or any(
+        count > 1 and count != len(found) for count, found in zip(counts, fitting, strict=True)
+    ):
+        return False
+    # "two Xs" stands for all the Xs there are; each "a X" may choose among what the counted phrases leave.
+    counted = [i for count, found in zip(counts, fitting, strict=True) if count > 1 for i in found]
+    if len(counted) != len(set(counted)):
+        return False
+    return _can_choose_different(
+        [found - set(counted) for count, found in zip(counts, fitting, strict=True) if count == 1]
+    )
+
+
+def _can_choose_different(sets: list[set[int]]) -> bool:
+    """Whether one member can be chosen of each set, no two the same."""
+    if not sets:
+        return True
+    return any(_can_choose_different([others - {i} for others in sets[1:]]) for i in sets[0])
+
+
+def _paraphrase_type(phrase1: Mapping[str, Any], phrase2: Mapping[str, Any]) -> str | None:
+    objects1, objects2 = set(phrase1["objects"]), set(phrase2["objects"])
+    if not objects1 & objects2:
+        return "independence"
+    if objects1 != objects2 or phrase1["text"] == phrase2["text"]:
+        return None
+    # Both are true of the same objects, so whatever both mention is the same: only what is left unsaid can differ.
+    said1, said2 = ({value for value in PHRASES[phrase["text"]][1] if value} for phrase in (phrase1, phrase2))
+    if said1 == said2:
+        return "equivalence"
+    return "forward entailment" if said1 > said2 else "reverse entailment" if said1 < said2 else "alternation"
+
+
+def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[dict[str, Any]]:
+    number = rng.choices((1, 2, 3, 4), weights=(2, 4, 3, 2))[0]
+    kinds: list[tuple[str, ...]] = []
+    # An object without a twin can be singled out in words, so every scene has something to refer to.
+    while not any(kinds.count(kind) == 1 for kind in kinds):
+        pairs = [rng.choice(HELD_OUT if unseen and i == 0 else SEEN) for i in range(number)]
+        for i in range(1, number):
+            if rng.random() < 0.35:  # independent draws would leave little to count
+                pairs[i] = pairs[rng.randrange(i)]
+        kinds = [(rng.choice(tuple(SIZES)), *pair) for pair in pairs]
+    rng.shuffle(kinds)
+
+    sides = [rng.randint(*SIDES[size]) for size, _, _ in kinds]
+    boxes: list[tuple[int, int, int, int]] = []
+    tries = 0
+    while len(boxes) < number:
+        if tries % 40 == 0:  # what is placed so far may leave no room for the next: begin again
+            boxes = []
+        tries += 1
+        side = sides[len(boxes)]
+        left, top = (rng.randint(BORDER, GRID - BORDER - side) for _ in "xy")
+        box = (left, top, left + side, top + side)
+        if all(_relation(box, other, PLACED_DOMINANCE, PLACED_GAP) for other in boxes):
+            boxes.append(box)
+    # The drawing is made of quarters of a pixel, which float32 holds exactly.
+    scale = image_size * SUPERSAMPLING / GRID
+    return [
+        {"shape": shape, "color": color, "size": size, "box": [round(x * scale) / SUPERSAMPLING for x in box]}
+        for (size, color, shape), box in zip(kinds, boxes, strict=True)
+    ]
+
+
+def _draw(objects: Sequence[Mapping[str, Any]], image_size: int) -> bytes:
+    image = PILImage.new("RGB", (image_size * SUPERSAMPLING,) * 2, BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    for obj in objects:
+        left, top, right, bottom = (int(x * SUPERSAMPLING) for x in obj["box"])
+        right, bottom = right - 1, bottom - 1  # PIL paints the last coordinate too
+        fill = COLORS[obj["color"]]
+        if obj["shape"] == "circle":
+            draw.ellipse((left, top, right, bottom), fill)
+        elif obj["shape"] == "square":
+            draw.rectangle((left, top, right, bottom), fill)
+        elif obj["shape"] == "triangle":
+            draw.polygon(((left, bottom), (right, bottom), ((left + right) // 2, top)), fill)
+        else:
+            arm = (right - left) // 3
+            draw.rectangle((left, top + arm, right, bottom - arm), fill)
+            draw.rectangle((left + arm, top, right - arm, bottom), fill)
+    buffer = BytesIO()
+    image.reduce(SUPERSAMPLING).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class _Scene:
+    """The objects of one row, and random choices of what to say of them."""
+
+    def __init__(self, rng: random.Random, unseen: bool, image_size: int):
+        self.rng = rng
+        # Where a held-out pair cannot appear it is not named either, not even in a question whose answer is no.
+        self.pairs = SEEN + HELD_OUT if unseen else SEEN
+        self.objects = _sample_objects(rng, unseen, image_size)
+        self.descriptions = [
+            [
+                Attributes(
+                    obj["size"] if size else None, obj["color"] if color else None, obj["shape"] if shape else None
+                )
+                for size, color, shape in MENTIONS
+            ]
+            for obj in self.objects
+        ]
+        self.denotations = {
+            said: [i for i, obj in enumerate(self.objects) if said.fit(obj)]
+            for descriptions in self.descriptions
+            for said in descriptions
+        }
+        self.identifiable = [i for i, said in enumerate(self.descriptions) if any(map(self.is_unique, said))]
+
+    def is_unique(self, said: Attributes) -> bool:
+        return len(self.denotations[said]) == 1
+
+    def describe(self, index: int, unique: bool) -> Attributes:
+        descriptions = self.descriptions[index]
+        weights = [
+            0 if unique and not self.is_unique(said) else weight
+            for said, weight in zip(descriptions, MENTIONS.values(), strict=True)
+        ]
+        return self.rng.choices(descriptions, weights)[0]
+
+    def noun(self, said: Attributes, plural: bool = False) -> str:
+        return self.rng.choice(NOUNS[said, plural])
+
+    def phrase(self, index: int, unique: bool) -> tuple[str, list[int]]:
+        said = self.describe(index, unique)
+        denoted = self.denotations[said]
+        return f"{self.rng.choice(DETERMINERS[len(denoted)])} {self.noun(said, len(denoted) > 1)}", denoted
+
+    def relation(self, index1: int, index2: int) -> str | None:
+        return _relation(self.objects[index1]["box"], self.objects[index2]["box"])
+
+    def caption(self, form: str) -> tuple[str, list[tuple[str, list[int]]]]:
+        phrases = []
+        if form == "relation":
+            pair = self.rng.sample(self.identifiable, 2)
+            phrases = [self.phrase(index, unique=True) for index in pair]
+            form = self.relation(*pair)
+        else:
+            number = len(self.objects)
+            wanted = self.rng.randint(1 if form == "there" else min(2, number), min(3, number))
+            taken: set[int] = set()
+            for index in self.rng.sample(range(number), number):
+                text, denoted = self.phrase(index, unique=False)
+                if len(phrases) < wanted and taken.isdisjoint(denoted):
+                    phrases.append((text, denoted))
+                    taken.update(denoted)
+        return _render(form, [text for text, _ in phrases]), phrases
+
+    def captions(self) -> tuple[list[str], list[dict[str, Any]]]:
+        forms = ["list", "there", "list", "there"] + ["relation"] * (len(self.identifiable) > 1)
+        captions: dict[str, list[tuple[str, list[int]]]] = {}
+        while len(captions) < 5:
+            for form in forms[: 5 - len(captions)]:
+                captions.setdefault(*self.caption(form))
+        texts = self.rng.sample(list(captions), 5)
+        rows = []
+        for index, caption in enumerate(texts):
+            end = 0
+            for text, denoted in captions[caption]:
+                start = caption.index(text, end)
+                end = start + len(text)
+                rows.append({"caption": index, "start": start, "end": end, "text": text, "objects": denoted})
+        return texts, rows
+
+    def paraphrases(self, phrases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        pairs: dict[str, list[dict[str, Any]]] = {name: [] for name in PARAPHRASE_TYPES}
+        for phrase1, phrase2 in combinations(phrases, 2):
+            label = _paraphrase_type(phrase1, phrase2)
+            if label and phrase1["caption"] != phrase2["caption"]:
+                pair = {"label": PARAPHRASE_TYPES.index(label), "phrase1": phrase1["text"], "phrase2": phrase2["text"]}
+                for key in ("caption", "start", "end"):
+                    pair |= {f"{key}1": phrase1[key], f"{key}2": phrase2[key]}
+                pairs[label].append(pair)
+        return [
+            pair
+            for found in pairs.values()
+            for pair in self.rng.sample(found, min(len(found), PAIRS_PER_PARAPHRASE_TYPE))
+        ]
+
+    def present_and_absent(self) -> tuple[Attributes, Attributes]:
+        """A description that fits something here, and the same with one word changed, which fits nothing."""
+        values = {"size": SIZES, "color": COLORS, "shape": SHAPES}
+        while True:
+            present = self.rng.choice(list(self.denotations))
+            key = self.rng.choice([key for key in values if getattr(present, key)])
+            absent = present._replace(**{key: self.rng.choice(list(values[key]))})
+            named = (absent.color, absent.shape)
+            if absent not in self.denotations and (None in named or named in self.pairs):
+                return present, absent
+
+    def questions(self) -> list[dict[str, str]]:
+        rng, asked = self.rng, []
+        for key in ("color", "shape"):
+            telling = [said for said in self.denotations if getattr(said, key) is None and self.is_unique(said)]
+            if telling:
+                said = rng.choice(telling)
+                asked.append((f"what {key} is the {self.noun(said)}?", self.objects[self.denotations[said][0]][key]))
+
+        # A yes and a no come from descriptions of the same make, so that the words alone do not tell the answer.
+        answer, said = rng.choice(list(zip(("yes", "no"), self.present_and_absent(), strict=True)))
+        asked.append((f"is there a {self.noun(said)}?", answer))
+
+        count = rng.choice(sorted({0, *map(len, self.denotations.values())}))
+        counted = [said for said, denoted in self.denotations.items() if len(denoted) == count]
+        said = rng.choice(counted) if count else self.present_and_absent()[1]
+        asked.append((f"how many {self.noun(said, plural=True)} are there?", str(count)))
+
+        if len(self.identifiable) > 1:
+            pair = rng.sample(self.identifiable, 2)
+            truth = self.relation(*pair)
+            answer = rng.choice(("yes", "no"))
+            relation = truth if answer == "yes" else rng.choice([name for name in RELATIONS if name != truth])
+            first, second = (self.noun(self.describe(index, unique=True)) for index in pair)
+            asked.append((f"is the {first} {relation} the {second}?", answer))
+        return [{"question": question, "answer": answer} for question, answer in asked]
+
+    def referring(self) -> list[dict[str, Any]]:
+        expressions = [(f"the {self.noun(self.describe(index, unique=True))}", index) for index in self.identifiable]
+        # "the red circle above the black cross", where "the red circle" alone would not do.
+        for index, descriptions in enumerate(self.descriptions):
+            options = []
+            for anchor in self.identifiable:
+                relation = self.relation(index, anchor)
+                rivals = {i for i in range(len(self.objects)) if i != anchor and self.relation(i, anchor) == relation}
+                options += [
+                    (said, relation, anchor)
+                    for said in descriptions
+                    if index != anchor
+                    and not self.is_unique(said)
+                    and rivals.intersection(self.denotations[said]) == {index}
+                ]
+            if options:
+                said, relation, anchor = self.rng.choice(options)
+                landmark = self.noun(self.describe(anchor, unique=True))
+                expressions.append((f"the {self.noun(said)} {relation} the {landmark}", index))
+        return [{"expression": text, "object": i, "box": self.objects[i]["box"]} for text, i in expressions]
+
+
+_STRING, _INT, _BOX = Value("string"), Value("int32"), List(Value("float32"), length=4)
+FEATURES = Features(
+    {
+        "image_id": _STRING,
+        "image": Image(),
+        "objects": List({"shape": _STRING, "color": _STRING, "size": _STRING, "box": _BOX}),
+        "captions": List(_STRING),
+        "phrases": List({"caption": _INT, "start": _INT, "end": _INT, "text": _STRING, "objects": List(_INT)}),
+        "paraphrases": List(
+            {name: _INT for name in ("caption1", "caption2", "start1", "end1", "start2", "end2")}
+            | {"phrase1": _STRING, "phrase2": _STRING, "label": ClassLabel(names=list(PARAPHRASE_TYPES))}
+        ),
+        "questions": List({"question": _STRING, "answer": _STRING}),
+        "referring": List({"expression": _STRING, "object": _INT, "box": _BOX}),
+        "unseen": Value("bool"),
+    }
+)
+
+
+def _row(split: str, index: int, image_size: int, seed: int) -> dict[str, Any]:
+    # Its own generator for each row: a row is the same however many are asked for.
+    rng = random.Random(f"hf_vg scenes, seed {seed}, {split} {index}")
+    unseen = split != "train" and index % 2 == 1
+    scene = _Scene(rng, unseen, image_size)
+    captions, phrases = scene.captions()
+    return {
+        "image_id": f"{split}-{index:06d}",
+        "image": {"bytes": _draw(scene.objects, image_size), "path": None},
+        "objects": scene.objects,
+        "captions": captions,
+        "phrases": phrases,
+        "paraphrases": scene.paraphrases(phrases),
+        "questions": scene.questions(),
+        "referring": scene.referring(),
+        "unseen": unseen,
+    }
+
+
+def load_scenes(
+    num_train: int = 4000, num_validation: int = 500, num_test: int = 500, image_size: int = 64, seed: int = 0
+) -> DatasetDict:
+    """
+    Draws a dataset of one to four coloured shapes an image, with true captions and labels for every task.
+
+    It is held in memory, uses neither files nor network, and is the same for the same arguments; a row depends only on
+    its split, its index, `seed` and `image_size`, and the last changes nothing but the resolution.
+
+    Args:
+        num_train (`int`, *optional*, defaults to 4000):
+            Number of training scenes.
+        num_validation (`int`, *optional*, defaults to 500):
+            Number of validation scenes.
+        num_test (`int`, *optional*, defaults to 500):
+            Number of test scenes.
+        image_size (`int`, *optional*, defaults to 64):
+            Side of the square images in pixels, at least 32.
+        seed (`int`, *optional*, defaults to 0):
+            Another seed gives other scenes.
+
+    Returns:
+        `datasets.DatasetDict`: `"train"`, `"validation"` and `"test"`, with the columns
+
+        - **image_id**, **image**, and **objects**: what was drawn, boxes as (left, top, right, bottom) in pixels. Every
+          two objects stand in exactly one of the four relations to each other.
+        - **captions** -- five different ones, all true by [`caption_is_true`]. A singular phrase in them fits one object
+          only, a counted one exactly the objects it counts.
+        - **phrases** -- every noun phrase of every caption: its span in characters and the objects it denotes.
+        - **paraphrases** -- pairs of phrases from two captions, with a label for how their meanings relate. Phrases that
+          denote different objects are `independence`. Otherwise they denote the same, and what counts is which of size,
+          colour and shape they mention: the same in other words ("a small cross", "a little cross") is `equivalence`;
+          if the first mentions all that the second does and more ("a small red circle", "a circle") it is
+          `forward entailment`, the other way round `reverse entailment`; if each mentions something that the other
+          leaves out ("a small circle", "a red circle") it is `alternation`. Equal texts, and phrases of which one
+          denotes a part of what the other does, are left out. Each row has at most two pairs of each type.
+        - **questions** -- on colour, shape, number, existence and relation, with answers.
+        - **referring** -- expressions that are true of exactly one object, by its attributes or by its relation to
+          another, with that object and its box.
+        - **unseen** -- whether the scene shows a (colour, shape) pair of `HELD_OUT`, which no training row shows or
+          names: every second row of validation and test.
+    """
+    numbers = {"train": num_train, "validation": num_validation, "test": num_test}
+    for split, number in numbers.items():
+        if number < 0:
+            raise ValueError(f"num_{split} must be 0 or more, got {number}")
+    if image_size < MIN_IMAGE_SIZE:
+        raise ValueError(
+            f"image_size must be at least {MIN_IMAGE_SIZE} pixels to tell the shapes apart, got {image_size}"
+        )
+    splits = {}
+    for split, number in numbers.items():
+        rows = [_row(split, i, image_size, seed) for i in tqdm(range(number), desc=f"Drawing {split} scenes")]
+        splits[split] = Dataset(pa.Table.from_pylist(rows, schema=FEATURES.arrow_schema))
+    return DatasetDict(splits)

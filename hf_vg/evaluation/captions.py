@@ -1,0 +1,477 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Caption metrics with the numbers of the COCO caption evaluation, in plain Python and numpy.
+
+On the same tokens BLEU, ROUGE-L and CIDEr-D equal `pycocoevalcap`; [`ptb_tokenize`] stands in for its Java tokenizer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .tokenization import ptb_tokenize
+
+
+logger = logging.get_logger(__name__)
+
+METRICS = ("bleu", "bleu_no_bp", "rouge", "cider", "diversity")
+ORDERS = (1, 2, 3, 4)
+
+# The COCO evaluation keeps BLEU finite with these two; equal numbers need equal constants.
+BLEU_TINY, BLEU_SMALL = 1e-15, 1e-9
+ROUGE_BETA = 1.2
+CIDER_SIGMA = 6.0
+
+Tokenize = Callable[[str], list[str]]
+Ngram = tuple[str, ...]
+
+
+def caption_metrics(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Iterable[str] = ("bleu", "rouge", "cider"),
+    df: "DocumentFrequencies | None" = None,
+    tokenize: Tokenize = ptb_tokenize,
+) -> dict[str, float]:
+    """
+    Scores one caption an image against that image's references, over the whole set.
+
+    Args:
+        predictions (`list[str]`):
+            One caption an image. An empty caption scores 0.
+        references (`list[list[str]]`):
+            The captions people wrote, at least one an image.
+        metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
+            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (without brevity penalty), `"rouge"` ([`rouge_l`]), `"cider"`
+            ([`cider`]) and `"diversity"` ([`diversity`]).
+        df (`DocumentFrequencies`, *optional*):
+            Corpus statistics for CIDEr, from [`document_frequencies`]. Counted on `references` when not given.
+        tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
+            Splits a caption into words. Pass `str.split` for captions that are tokenized already.
+
+    Returns:
+        `dict[str, float]`: Fractions from 0 to 1 (CIDEr: 0 to 10), as `pycocoevalcap` gives them.
+    """
+    corpus = _Corpus(predictions, references, tokenize)
+    results: dict[str, float] = {}
+    for metric in _check_metrics(metrics, METRICS):
+        results |= _score(corpus, metric, df)[0]
+    return results
+
+
+def caption_scores(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Iterable[str] = ("bleu", "rouge", "cider"),
+    df: "DocumentFrequencies | None" = None,
+    tokenize: Tokenize = ptb_tokenize,
+) -> dict[str, np.ndarray]:
+    """
+    The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst, or
+    to test a difference for significance. Takes the same arguments; `"diversity"` is a property of the whole set only.
+    """
+    corpus = _Corpus(predictions, references, tokenize)
+    results: dict[str, np.ndarray] = {}
+    for metric in _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity")):
+        results |= _score(corpus, metric, df)[1]
+    return results
+
+
+def bleu(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    brevity_penalty: bool = True,
+    tokenize: Tokenize = ptb_tokenize,
+) -> dict[str, float]:
+    """
+    Corpus BLEU-1 to BLEU-4 with the closest reference length: `bleu1` .. `bleu4`, or `bleu1_no_bp` .. `bleu4_no_bp` without
+    the brevity penalty, which is what many papers up to about 2015 report.
+    """
+    return _bleu(_Corpus(predictions, references, tokenize), brevity_penalty)[0]
+
+
+def rouge_l(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
+) -> dict[str, float]:
+    """ROUGE-L, `rouge_l`: F-measure (beta 1.2) of the best recall and the best precision over the references."""
+    return _rouge_l(_Corpus(predictions, references, tokenize))[0]
+
+
+def cider(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    df: "DocumentFrequencies | None" = None,
+    tokenize: Tokenize = ptb_tokenize,
+) -> dict[str, float]:
+    """
+    CIDEr-D and CIDEr, from 0 to 10.
+
+    `cider_d` is what `pycocoevalcap` and nearly all papers call CIDEr: counts are clipped at the reference's, and a
+    difference in length is penalised (sigma 6). `cider` is the plain variant, the mean cosine of the TF-IDF vectors of the
+    1- to 4-grams, with neither. Both carry the factor 10 of their authors' code, and neither stems words.
+    """
+    return _cider(_Corpus(predictions, references, tokenize), df)[0]
+
+
+def diversity(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
+) -> dict[str, float]:
+    """
+    How varied the predictions are: `distinct1` .. `distinct4` (distinct n-grams over all n-grams predicted), `vocabulary`
+    (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that are predicted),
+    `length` and `reference_length` (mean number of words).
+    """
+    return _diversity(_Corpus(predictions, references, tokenize))
+
+
+@dataclass(frozen=True)
+class DocumentFrequencies:
+    """
+    In how many images' references each n-gram of a corpus stands: the statistics that CIDEr weighs n-grams by.
+
+    Args:
+        counts (`dict[tuple[str, ...], int]`):
+            Number of images with the n-gram in at least one reference.
+        num_images (`int`):
+            Number of images in the corpus.
+    """
+
+    counts: dict[Ngram, int]
+    num_images: int
+
+
+def document_frequencies(
+    references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
+) -> DocumentFrequencies:
+    """
+    Counts a corpus once, so that small sets can be scored with its statistics.
+
+    Args:
+        references (`list[list[str]]`):
+            The captions of each image of the corpus.
+        tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
+            Splits a caption into words, as the scored captions will be.
+    """
+    _check_references(references)
+    counts: Counter[Ngram] = Counter()
+    for captions in references:
+        sentences = [tokenize(caption) for caption in captions]
+        counts.update({ngram for words in sentences for order in ORDERS for ngram in _ngrams(words, order)})
+    return DocumentFrequencies(dict(counts), len(references))
+
+
+def make_compute_metrics(
+    tokenizer: PreTrainedTokenizerBase,
+    references: Sequence[Sequence[str]],
+    metrics: Iterable[str] = ("bleu", "rouge", "cider"),
+    df: DocumentFrequencies | None = None,
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """
+    Builds the `compute_metrics` of a `Seq2SeqTrainer` that runs with `predict_with_generate=True`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`):
+            Turns the generated ids into captions.
+        references (`list[list[str]]`):
+            The captions of each row of the evaluation dataset, in its order.
+        metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
+            As in [`caption_metrics`].
+        df (`DocumentFrequencies`, *optional*):
+            As in [`caption_metrics`].
+    """
+    metrics = _check_metrics(metrics, METRICS)
+    _check_references(references)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        ids = np.asarray(prediction.predictions)
+        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+            raise ValueError(
+                f"caption metrics need generated token ids of shape (captions, length), got {ids.dtype} of shape "
+                f"{ids.shape}: set `predict_with_generate=True`."
+            )
+        # The Trainer pads batches of different lengths with -100, which is no token.
+        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
+        captions = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return caption_metrics(captions, references, metrics, df)
+
+    return compute_metrics
+
+
+class _Corpus:
+    """All captions as words: image 0's prediction, image 0's references, image 1's prediction, ..."""
+
+    def __init__(self, predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize):
+        _check_captions(predictions, references)
+        self.predictions = [tokenize(caption) for caption in predictions]
+        self.references = [[tokenize(caption) for caption in captions] for captions in references]
+        sentences = list(
+            chain.from_iterable(
+                (words, *others) for words, others in zip(self.predictions, self.references, strict=True)
+            )
+        )
+        self.words = list(chain.from_iterable(sentences))
+        self.lengths = np.array([len(words) for words in sentences])
+        self.num_images = len(predictions)
+        self.num_references = np.array([len(captions) for captions in references])
+        # The sentence that is each image's prediction, and the image each sentence belongs to.
+        self.prediction = np.cumsum(self.num_references + 1) - self.num_references - 1
+        self.image = np.repeat(np.arange(self.num_images), self.num_references + 1)
+        self.is_reference = np.ones(len(sentences), dtype=bool)
+        self.is_reference[self.prediction] = False
+
+    @cached_property
+    def ngram_counts(self) -> "list[_NgramCounts]":
+        """Counts for n = 1 to 4."""
+        vocabulary = {word: index for index, word in enumerate(dict.fromkeys(self.words))}
+        words = np.fromiter(map(vocabulary.__getitem__, self.words), dtype=np.int64, count=len(self.words))
+        sentence = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        end = np.repeat(np.cumsum(self.lengths), self.lengths)
+        position, ids = np.arange(len(words)), words
+        counts = []
+        for order in ORDERS:
+            if order > 1:
+                # An n-gram is the (n-1)-gram at the same position and the word that follows it.
+                inside = position + order <= end[position]
+                position = position[inside]
+                ids = ids[inside] * len(vocabulary) + words[position + order - 1]
+            # Stable, so that one sort groups by n-gram, then by image, then by sentence.
+            by_ngram = np.argsort(ids, kind="stable")
+            first_of_ngram = _run_starts(ids[by_ngram])
+            rank = np.cumsum(first_of_ngram) - 1
+            ids = np.empty_like(ids)
+            ids[by_ngram] = rank
+            sorted_sentence = sentence[position[by_ngram]]
+            entry = np.flatnonzero(first_of_ngram | _run_starts(sorted_sentence))
+            counts.append(
+                _NgramCounts(
+                    corpus=self,
+                    order=order,
+                    ngram=rank[entry],
+                    sentence=sorted_sentence[entry],
+                    count=np.diff(entry, append=len(rank)),
+                    example=position[by_ngram[first_of_ngram]],
+                )
+            )
+        return counts
+
+
+class _NgramCounts:
+    """Entry e says that `sentence[e]` has `ngram[e]` `count[e]` times. Sorted by n-gram, then sentence."""
+
+    def __init__(self, corpus: _Corpus, order: int, ngram, sentence, count, example):
+        self.corpus, self.order, self.sentence, self.count, self.example = corpus, order, sentence, count, example
+        self.ngram = ngram
+        self.image = corpus.image[sentence]
+        # Entries of one n-gram in one image stand together, the prediction's (if any) first.
+        starts = _run_starts(ngram) | _run_starts(self.image)
+        self.group = np.cumsum(starts) - 1
+        self.group_start = np.flatnonzero(starts)
+        self.is_reference = corpus.is_reference[sentence]
+
+    def predicted_count(self) -> np.ndarray:
+        """For each group, how often the prediction has the n-gram."""
+        return np.where(self.is_reference[self.group_start], 0, self.count[self.group_start])
+
+    def document_frequency(self, df: DocumentFrequencies | None) -> np.ndarray:
+        if df is None:
+            # The last entry of a group is a reference's unless only the prediction has the n-gram.
+            last = np.append(self.group_start[1:], len(self.ngram)) - 1
+            last = last[self.is_reference[last]]
+            return np.bincount(self.ngram[last], minlength=len(self.example))
+        words, order = self.corpus.words, self.order
+        return np.array([df.counts.get(tuple(words[at : at + order]), 0) for at in self.example])
+
+
+def _score(
+    corpus: _Corpus, metric: str, df: DocumentFrequencies | None
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """The metric over the set, and for each caption."""
+    if metric == "bleu":
+        return _bleu(corpus, brevity_penalty=True)
+    if metric == "bleu_no_bp":
+        return _bleu(corpus, brevity_penalty=False)
+    if metric == "rouge":
+        return _rouge_l(corpus)
+    if metric == "cider":
+        return _cider(corpus, df)
+    return _diversity(corpus), {}
+
+
+def _bleu(corpus: _Corpus, brevity_penalty: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    length = corpus.lengths[corpus.prediction]
+    # Smallest difference in length wins, then the shorter reference: the order of difference * big + length.
+    big = corpus.lengths.max() + 1
+    difference = np.abs(corpus.lengths - length[corpus.image])
+    key = np.where(corpus.is_reference, difference * big + corpus.lengths, big * big)
+    reference_length = np.minimum.reduceat(key, corpus.prediction) % big
+
+    correct = np.stack([_clipped_matches(counts) for counts in corpus.ngram_counts])
+    guessed = np.maximum(length - np.array(ORDERS)[:, None] + 1, 0)
+    name = "bleu{}" if brevity_penalty else "bleu{}_no_bp"
+    per_caption = _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty)
+    total = _bleu_from_counts(
+        correct.sum(1, keepdims=True),
+        guessed.sum(1, keepdims=True),
+        length.sum(keepdims=True),
+        reference_length.sum(keepdims=True),
+        brevity_penalty,
+    )
+    return (
+        {name.format(order): float(total[order - 1, 0]) for order in ORDERS},
+        {name.format(order): per_caption[order - 1] for order in ORDERS},
+    )
+
+
+def _clipped_matches(counts: _NgramCounts) -> np.ndarray:
+    """For each image, the n-grams of the prediction that its references have, each at most as often as one of them."""
+    reference_count = np.where(counts.is_reference, counts.count, 0)
+    most = np.maximum.reduceat(reference_count, counts.group_start) if len(reference_count) else reference_count
+    matches = np.minimum(counts.predicted_count(), most)
+    images = counts.image[counts.group_start]
+    return np.bincount(images, weights=matches, minlength=counts.corpus.num_images)
+
+
+def _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty: bool) -> np.ndarray:
+    precision = (correct + BLEU_TINY) / (guessed + BLEU_SMALL)
+    scores = np.cumprod(precision, axis=0) ** (1 / np.array(ORDERS)[:, None])
+    if brevity_penalty:
+        ratio = (length + BLEU_TINY) / (reference_length + BLEU_SMALL)
+        scores = scores * np.exp(np.minimum(0, 1 - 1 / ratio))
+    return np.where(length > 0, scores, 0.0)
+
+
+def _rouge_l(corpus: _Corpus) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    scores = np.zeros(corpus.num_images)
+    for image, (words, references) in enumerate(zip(corpus.predictions, corpus.references, strict=True)):
+        common = _common_subsequences(words, references)
+        precision = max(common) / max(1, len(words))
+        recall = max(length / max(1, len(other)) for length, other in zip(common, references, strict=True))
+        if precision > 0:
+            scores[image] = (1 + ROUGE_BETA**2) * precision * recall / (recall + ROUGE_BETA**2 * precision)
+    return {"rouge_l": float(scores.mean())}, {"rouge_l": scores}
+
+
+def _common_subsequences(words: list[str], others: list[list[str]]) -> list[int]:
+    """Lengths of the longest common subsequences, by the bit-parallel recurrence of Hyyro (2004)."""
+    positions: dict[str, int] = {}
+    for index, word in enumerate(words):
+        positions[word] = positions.get(word, 0) | 1 << index
+    every = (1 << len(words)) - 1
+    lengths = []
+    for other in others:
+        unmatched = every
+        for word in other:
+            if word in positions:
+                found = unmatched & positions[word]
+                unmatched = (unmatched + found) | (unmatched - found)
+        lengths.append(len(words) - (unmatched & every).bit_count())
+    return lengths
+
+
+def _cider(corpus: _Corpus, df: DocumentFrequencies | None) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    if df is None and corpus.num_images == 1:
+        logger.warning(
+            "CIDEr of a single image is 0 whatever its captions: every n-gram is in every image. Pass `df`, the document "
+            "frequencies of a larger corpus."
+        )
+    log_images = np.log(float(df.num_images if df is not None else corpus.num_images))
+    num_sentences = len(corpus.lengths)
+    prediction = corpus.prediction[corpus.image]
+    plain, clipped = np.zeros(num_sentences), np.zeros(num_sentences)
+    for counts in corpus.ngram_counts:
+        idf = log_images - np.log(np.maximum(1.0, counts.document_frequency(df)))
+        idf = idf[counts.ngram]
+        weight = counts.count * idf
+        norm = np.sqrt(np.bincount(counts.sentence, weights=weight**2, minlength=num_sentences))
+        predicted = counts.predicted_count()[counts.group] * idf
+        both = norm * norm[prediction]
+        both[both == 0] = 1.0
+        for total, product in ((plain, predicted * weight), (clipped, np.minimum(predicted, weight) * weight)):
+            total += np.bincount(counts.sentence, weights=product, minlength=num_sentences) / both
+    # The length CIDEr-D compares is the number of bigrams.
+    bigrams = np.maximum(corpus.lengths - 1, 0)
+    clipped *= np.exp(-((bigrams - bigrams[prediction]) ** 2) / (2 * CIDER_SIGMA**2))
+    per_caption = {}
+    for name, similarity in (("cider_d", clipped), ("cider", plain)):
+        total = np.bincount(corpus.image[corpus.is_reference], weights=similarity[corpus.is_reference])
+        per_caption[name] = 10.0 * total / len(ORDERS) / corpus.num_references
+    return {name: float(scores.mean()) for name, scores in per_caption.items()}, per_caption
+
+
+def _diversity(corpus: _Corpus) -> dict[str, float]:
+    results = {}
+    for order in ORDERS:
+        ngrams = [ngram for words in corpus.predictions for ngram in _ngrams(words, order)]
+        results[f"distinct{order}"] = len(set(ngrams)) / max(1, len(ngrams))
+    predicted = set(chain.from_iterable(corpus.predictions))
+    written = set(chain.from_iterable(chain.from_iterable(corpus.references)))
+    results["vocabulary"] = float(len(predicted))
+    results["vocabulary_use"] = len(predicted & written) / max(1, len(written))
+    results["length"] = float(corpus.lengths[corpus.prediction].mean())
+    results["reference_length"] = float(corpus.lengths[corpus.is_reference].mean())
+    return results
+
+
+def _ngrams(words: list[str], order: int) -> Iterable[Ngram]:
+    return zip(*(words[start:] for start in range(order)), strict=False)
+
+
+def _run_starts(values: np.ndarray) -> np.ndarray:
+    """True where a run of equal values begins."""
+    starts = np.ones(len(values), dtype=bool)
+    starts[1:] = values[1:] != values[:-1]
+    return starts
+
+
+def _check_metrics(metrics: Iterable[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(metrics, str):
+        metrics = (metrics,)
+    metrics = tuple(metrics)
+    for metric in metrics:
+        if metric not in allowed:
+            raise ValueError(f"unknown caption metric {metric!r}: choose from {', '.join(allowed)}.")
+    return metrics
+
+
+def _check_captions(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if isinstance(predictions, str):
+        raise TypeError("`predictions` is one string; it must be a list with one caption an image.")
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{len(predictions)} predictions but {len(references)} lists of references: there must be one of each an image."
+        )
+    for index, caption in enumerate(predictions):
+        if not isinstance(caption, str):
+            raise TypeError(f"predictions[{index}] is {type(caption).__name__}, not str.")
+    _check_references(references)
+
+
+def _check_references(references: Sequence[Sequence[str]]) -> None:
+    if len(references) == 0:
+        raise ValueError("there are no captions to score: `references` is empty.")
+    for index, captions in enumerate(references):
+        if isinstance(captions, str):
+            raise TypeError(f"references[{index}] is one string; it must be a list of captions.")
+        if len(captions) == 0:
+            raise ValueError(f"references[{index}] is empty; every image needs at least one reference caption.")
+        for number, caption in enumerate(captions):
+            if not isinstance(caption, str):
+                raise TypeError(f"references[{index}][{number}] is {type(caption).__name__}, not str.")

@@ -1,0 +1,356 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""METEOR 1.5 for English captions: its authors' Java program, and its formula in Python for where there is no Java.
+
+The Java program also matches paraphrases, from a table of five million of them, which the Python version leaves out. So
+their scores have different names, `meteor` and `meteor_python`, and are not to be compared with each other.
+"""
+
+import atexit
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import zipfile
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+from transformers.utils import logging
+
+from .stemming import stem
+
+
+logger = logging.get_logger(__name__)
+
+# What METEOR 1.5 was tuned to for English.
+ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
+EXACT, STEM, SYNONYM = 0, 1, 2
+STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8])
+BEAM_SIZE = 40
+
+# METEOR's function words: each makes up more than a thousandth of English news.
+FUNCTION_WORDS = frozenset(
+    """
+    the , . to of and a in that for " is on 's it with was as said at he by be from have has are his but an this not i
+    will they ) -rrb- ( -lrb- who their had we which were been more or s its would about new one after you : also up
+    when there than $ all out her people she year two - can if last first over other into some what so -- no time years
+    could ? 't '
+    """.split()
+)
+
+# WordNet's rules of detachment: an ending, and what takes its place.
+DETACHMENTS = [
+    ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y"),
+    ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"),
+    ("est", "e"),
+]  # fmt: skip
+
+
+class MeteorJar:
+    """
+    METEOR 1.5 in a Java process, which takes some 20 seconds to start and then serves any number of calls.
+
+    ```python
+    >>> with MeteorJar() as meteor:
+    ...     score, per_caption = meteor.score([["a", "dog"]], [[["a", "dog"], ["the", "brown", "dog"]]])
+    ```
+    """
+
+    def __init__(self):
+        if not java_available():
+            raise RuntimeError(
+                "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which brings its jar. Without them, "
+                'the metric "meteor_python" computes it without paraphrases.'
+            )
+        jar = _jar_path()
+        # A file, since a pipe that nobody reads would stop Java once full.
+        self._stderr = tempfile.TemporaryFile()
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            ["java", "-Dfile.encoding=UTF-8", "-Xmx2G", "-jar", jar.name, "-", "-", "-stdio", "-l", "en", "-norm"],
+            cwd=jar.parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def score(self, predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
+        """METEOR of the set and of each caption. Captions are lists of words."""
+        with self._lock:
+            try:
+                statistics = [
+                    self._ask("SCORE", *map(_as_field, (*others, words)))
+                    for words, others in zip(predictions, references, strict=True)
+                ]
+                # One line a caption, then one for the set.
+                scores = [float(self._ask("EVAL", *statistics))] + [float(self._answer()) for _ in predictions]
+            except BaseException:
+                # Answers that were not read would be taken for those to the next call.
+                self._process.kill()
+                raise
+        return scores[-1], np.array(scores[:-1])
+
+    def close(self) -> None:
+        """Ends the Java process."""
+        with self._lock:
+            try:
+                # Closing its input is how it is told to end.
+                self._process.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+            self._stderr.close()
+
+    def __enter__(self) -> "MeteorJar":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def _ask(self, *fields: str) -> str:
+        try:
+            self._process.stdin.write(" ||| ".join(fields).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # Java has ended: its missing answer says so.
+        return self._answer()
+
+    def _answer(self) -> str:
+        # Java that has ended gives an end of file here, so this does not wait for ever.
+        line = self._process.stdout.readline().decode().strip()
+        if line[:1].isdigit():
+            return line
+        self._process.kill()
+        code = self._process.wait()
+        self._stderr.seek(0)
+        message = self._stderr.read().decode(errors="replace").strip()[-2000:]
+        raise RuntimeError(f"METEOR's Java process failed (exit code {code}): {line or message or 'no message'}")
+
+
+_shared: MeteorJar | None = None
+
+
+def meteor_java(predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
+    """METEOR 1.5 of the set and of each caption, by a Java process that is started once and ends with Python."""
+    global _shared
+    if _shared is None or not _shared.alive:
+        if _shared is not None:
+            _close_shared()
+        _shared = MeteorJar()
+        atexit.register(_close_shared)
+    return _shared.score(predictions, references)
+
+
+def _close_shared() -> None:
+    global _shared
+    atexit.unregister(_close_shared)
+    if _shared is not None:
+        _shared.close()
+        _shared = None
+
+
+def java_available() -> bool:
+    """Whether METEOR 1.5 can run here: needs Java, and the jar that comes with `pycocoevalcap`."""
+    return _jar_path() is not None and shutil.which("java") is not None
+
+
+def meteor_python(predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
+    """
+    METEOR 1.5 without paraphrases, of the set and of each caption: exact matches, then stems, then WordNet synonyms where
+    `pycocoevalcap` is installed, whose METEOR brings the tables.
+    """
+    if not _synsets():
+        logger.warning_once(
+            "meteor_python finds no WordNet tables (`pip install pycocoevalcap`): no synonyms are matched."
+        )
+    best = []
+    for words, others in zip(predictions, references, strict=True):
+        words = _normalize(words)
+        candidates = [_statistics(words, _normalize(other)) for other in others]
+        best.append(max(candidates, key=_score))
+    return _score(np.sum(best, axis=0)), np.array([_score(statistics) for statistics in best])
+
+
+def _score(statistics: np.ndarray) -> float:
+    """METEOR from the counts of one caption, or from their sums over the set."""
+    lengths, function_words, chunks = statistics[0:2], statistics[2:4], statistics[4]
+    # (stage, content or function word, prediction or reference)
+    matches = statistics[5:].reshape(3, 2, 2)
+    matched = STAGE_WEIGHTS @ (DELTA * matches[:, 0] + (1 - DELTA) * matches[:, 1])
+    if not matched.all():
+        return 0.0
+    precision, recall = matched / (DELTA * (lengths - function_words) + (1 - DELTA) * function_words)
+    f_mean = precision * recall / (ALPHA * precision + (1 - ALPHA) * recall)
+    num_matches = matches.sum(axis=(0, 1))
+    if chunks == 1 and (num_matches == lengths).all():
+        return float(f_mean)
+    fragmentation = chunks / num_matches.mean()
+    return float(f_mean * (1 - GAMMA * fragmentation**BETA))
+
+
+def _statistics(words: list[str], reference: list[str]) -> np.ndarray:
+    """Lengths, function words, chunks, and matches by stage, each of the prediction and of the reference."""
+    matches = np.zeros((3, 2, 2))
+    chunks, expected = 0, None
+    for position, other_position, stage in _align(words, reference):
+        matches[stage, int(words[position] in FUNCTION_WORDS), 0] += 1
+        matches[stage, int(reference[other_position] in FUNCTION_WORDS), 1] += 1
+        chunks += (position, other_position) != expected
+        expected = (position + 1, other_position + 1)
+    function_words = [sum(word in FUNCTION_WORDS for word in sentence) for sentence in (words, reference)]
+    return np.array([len(words), len(reference), *function_words, chunks, *matches.ravel()])
+
+
+def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]:
+    """
+    One-to-one matches (position, position in the reference, stage), by beam search along the reference.
+
+    METEOR's papers ask for the most matches in the fewest chunks. Its program, followed here, differs: two words that
+    match each other in one way and nothing else are matched at once, but in the search only exact matches count, since
+    it adds up whole numbers and the weights of the others are below 1.
+    """
+    options: list[list[tuple[int, int]]] = [[] for _ in reference]
+    num_options = [0] * len(words)
+    for position, word in enumerate(words):
+        for other_position, other in enumerate(reference):
+            for stage in _stages(word, other):
+                options[other_position].append((position, stage))
+                num_options[position] += 1
+    certain = {position for choices in options if len(choices) == 1 for position, _ in choices}
+    certain = {position for position in certain if num_options[position] == 1}
+
+    # Exact matches, minus chunks that have ended, minus distance; words taken, as bits; word that would go on with the
+    # open chunk; matches.
+    beam = [((0, 0, 0), 0, None, ())]
+    for other_position, choices in enumerate(options):
+        extended = {}
+        for (exact, chunks, distance), taken, expected, matches in beam:
+            successors = []
+            for position, stage in sorted(choices, key=lambda choice: choice[1]):
+                if taken >> position & 1:
+                    continue
+                successors.append(
+                    (
+                        (
+                            exact + (stage == EXACT),
+                            chunks - (expected is not None and position != expected),
+                            distance,
+                        ),
+                        taken | 1 << position,
+                        position + 1,
+                        (*matches, (position, other_position, stage)),
+                    )
+                )
+                # The program adds the distance of a match to what is tried after it.
+                distance -= abs(position - other_position)
+            if not (len(choices) == 1 and choices[0][0] in certain):
+                successors.append(((exact, chunks - (expected is not None), distance), taken, None, matches))
+            for successor in successors:
+                # All that follows depends on these two, so only the best of equals goes on.
+                key = successor[1:3]
+                if key not in extended or successor[0] > extended[key][0]:
+                    extended[key] = successor
+        beam = sorted(extended.values(), key=lambda state: state[0], reverse=True)[:BEAM_SIZE]
+    # The chunk that is open at the end counts too.
+    return list(max(beam, key=lambda state: (state[0][0], state[0][1] - (state[2] is not None), state[0][2]))[3])
+
+
+@lru_cache(maxsize=1 << 18)
+def _stages(word: str, other: str) -> tuple[int, ...]:
+    """The stages at which two words match."""
+    if word == other:
+        return (EXACT,)
+    stages = []
+    if stem(word) == stem(other):
+        stages.append(STEM)
+    if not _senses(word).isdisjoint(_senses(other)):
+        stages.append(SYNONYM)
+    return tuple(stages)
+
+
+@lru_cache(maxsize=1 << 16)
+def _senses(word: str) -> frozenset[str]:
+    """Ids of the WordNet synsets of a word and of its base form."""
+    synsets = _synsets()
+    senses = set(synsets.get(word, ()))
+    if word in _irregular_forms():
+        for base in _irregular_forms()[word]:
+            senses.update(synsets.get(base, ()))
+    elif len(word) > 2 and not word.endswith("ss"):
+        for ending, replacement in DETACHMENTS:
+            base = word.removesuffix(ending) + replacement
+            if word.endswith(ending) and base in synsets:
+                senses.update(synsets[base])
+                break
+    return frozenset(senses)
+
+
+@cache
+def _synsets() -> dict[str, list[str]]:
+    return {word: ids.split() for word, ids in _table_pairs("synonym/english.synsets")}
+
+
+@cache
+def _irregular_forms() -> dict[str, list[str]]:
+    bases: dict[str, list[str]] = {}
+    for base, forms in _table_pairs("synonym/english.exceptions"):
+        for form in forms.split():
+            bases.setdefault(form, []).append(base)
+    return bases
+
+
+def _table_pairs(name: str) -> list[tuple[str, str]]:
+    """A table of METEOR's, in which each entry is two lines. A jar is a zip file, so this needs no Java."""
+    jar = _jar_path()
+    if jar is None:
+        return []
+    with zipfile.ZipFile(jar) as archive:
+        lines = archive.read(name).decode().splitlines()
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+@cache
+def _jar_path() -> Path | None:
+    package = importlib.util.find_spec("pycocoevalcap")
+    for folder in package.submodule_search_locations if package else ():
+        jar = Path(folder) / "meteor" / "meteor-1.5.jar"
+        if jar.is_file():
+            return jar
+    return None
+
+
+def _as_field(words: list[str]) -> str:
+    """Words as a field of METEOR's line protocol, in which ||| divides fields and the end of a line ends the command."""
+    return " ".join(" ".join(words).replace("|||", " ").split())
+
+
+def _normalize(words: list[str]) -> list[str]:
+    """What METEOR's own tokenization, which comes after that of the captions, makes of the words."""
+    text = " ".join(words).lower()
+    # u.s. -> us
+    text = re.sub(r"(?<![\w.])((?:[a-z]\.)+[a-z])\.?(?![\w.])", lambda match: match[1].replace(".", ""), text)
+    # n't -> n 't, while other apostrophes and marks stand alone; t-shirt -> t shirt
+    text = re.sub(r"(?<=[^\W\d_])'(?=[^\W\d_])|(?<=\d)'(?=s)", " \0", text)
+    text = re.sub(r"([^\w\s.,\0-]|_)", r" \1 ", text).replace("\0", "'")
+    text = re.sub(r"([\w.])-(\w)", r"\1 \2", text)
+    text = re.sub(r"\.(?= [^a-z]|$)", " .", text)
+    return text.split()

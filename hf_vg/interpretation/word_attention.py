@@ -1,0 +1,69 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Where a captioner looked while it wrote each word."""
+
+import torch
+from transformers.generation import GenerateBeamEncoderDecoderOutput
+from transformers.utils import ModelOutput
+
+
+def attention_of_generated(outputs: ModelOutput) -> torch.Tensor:
+    r"""
+    The attention over image locations behind each generated token.
+
+    Args:
+        outputs ([`ModelOutput`]):
+            Of `generate(..., output_attentions=True, return_dict_in_generate=True)` of an encoder-decoder captioner.
+            After a beam search the maps follow the winning beams.
+
+    Returns:
+        `torch.Tensor` of shape `(sequences, generated tokens, locations)`: the mean over layers and heads. Rows after
+        a sequence's end are zeros.
+    """
+    steps = getattr(outputs, "cross_attentions", None)
+    if not steps or not steps[0] or steps[0][0] is None:
+        raise ValueError(
+            "There are no attention maps in these outputs. They come from an encoder-decoder captioner, by "
+            "`generate(..., output_attentions=True, return_dict_in_generate=True)`; a transformers model may also "
+            'need `attn_implementation="eager"`.'
+        )
+    # A step holds one tensor a layer, of shape (rows, heads, tokens, locations); its last token is the new one.
+    weights = torch.stack([torch.stack([layer[:, :, -1].mean(dim=1) for layer in step]).mean(dim=0) for step in steps])
+    if isinstance(outputs, GenerateBeamEncoderDecoderOutput):
+        rows = outputs.beam_indices  # (sequences, tokens), -1 after the end
+        weights = weights[: rows.shape[1]]
+        tokens = torch.arange(rows.shape[1], device=rows.device)
+        followed = weights[tokens, rows.clamp(min=0)]
+        return followed * (rows >= 0).unsqueeze(-1)
+    return weights.transpose(0, 1)
+
+
+def attention_maps(attention: torch.Tensor, image_height: int = 1, image_width: int = 1) -> torch.Tensor:
+    r"""
+    Folds rows of attention over locations into maps.
+
+    Args:
+        attention (`torch.Tensor` of shape `(..., locations)`):
+            Weights of the locations, row by row of the image.
+        image_height (`int`, *optional*, defaults to 1), image_width (`int`, *optional*, defaults to 1):
+            Size of the image the model was given, which tells the shape of the grid. Square by default.
+
+    Returns:
+        `torch.Tensor` of shape `(..., height, width)`.
+    """
+    locations = attention.shape[-1]
+    heights = [height for height in range(1, locations + 1) if locations % height == 0]
+    # The grid has the aspect of the image: height / width = height^2 / locations.
+    height = min(heights, key=lambda height: abs(height**2 * image_width - locations * image_height))
+    return attention.unflatten(-1, (height, locations // height))

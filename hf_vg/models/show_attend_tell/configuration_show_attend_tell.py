@@ -1,0 +1,113 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ShowAttendTell model configuration"""
+
+from dataclasses import field
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+from ..vgg.configuration_vgg import VggConfig
+
+
+@strict
+class ShowAttendTellConfig(PreTrainedConfig):
+    r"""
+    Configuration of Show, Attend and Tell (Xu et al., 2015). The defaults are the authors' settings for COCO.
+
+    Args:
+        backbone_config (`PreTrainedConfig` or `dict`, *optional*, defaults to VGG-19):
+            The convolutional network whose last feature map is attended to. `None` makes a model without a network,
+            which takes `image_features` only.
+        freeze_backbone (`bool`, *optional*, defaults to `True`):
+            Whether the network stays as it was pretrained, as in the paper.
+        feature_size (`int`, *optional*, defaults to 512):
+            D, the number of channels of the feature map.
+        vocab_size (`int`, *optional*, defaults to 10000):
+            Number of words, special tokens included.
+        embedding_size (`int`, *optional*, defaults to 512):
+            m, the width of word embeddings and of the deep output layer.
+        hidden_size (`int`, *optional*, defaults to 1800):
+            n, the width of the LSTM.
+        attention_size (`int`, *optional*, defaults to `feature_size`):
+            Width of the attention network's hidden layer.
+        num_attention_layers (`int`, *optional*, defaults to 2):
+            Layers that map a location's feature to the attention network. The first is linear, the others tanh.
+        num_init_layers (`int`, *optional*, defaults to 2):
+            Layers that map the mean feature to the first LSTM state. All but the last are ReLU layers.
+        context_gate (`str`, *optional*, defaults to `"scalar"`):
+            The gate beta_t on the context (section 4.2.1): `"scalar"`, one number a step as in the paper, `"vector"`,
+            one a channel, or `"none"`.
+        deep_output_activation (`str`, *optional*, defaults to `"tanh"`):
+            `"tanh"` as in the authors' code or `"linear"` as equation 7 is printed.
+        output_from_embedding (`bool`, *optional*, defaults to `True`):
+            Whether the previous word feeds the deep output layer (E y of equation 7).
+        output_from_context (`bool`, *optional*, defaults to `True`):
+            Whether the context feeds the deep output layer (L_z z of equation 7).
+        attention_penalty (`float`, *optional*, defaults to 1.0):
+            lambda of the doubly stochastic term (equation 14), summed over locations.
+        dropout (`float`, *optional*, defaults to 0.5):
+            Dropout on the hidden initialisation layers, on h_t before the output and on the deep output layer.
+        embedding_dropout (`float`, *optional*, defaults to 0.0):
+            Dropout on word embeddings; none in the paper.
+        initializer_range (`float`, *optional*, defaults to 0.01):
+            Standard deviation of the weights that are not square. Square ones are orthogonal.
+        decoder_start_token_id (`int`, *optional*, defaults to 0):
+            Holds the place of the first input, which is a vector of zeros and not an embedding.
+    """
+
+    model_type = "show_attend_tell"
+    sub_configs_defaults = {"backbone_config": SubConfigSpec(AutoConfig, model_type="vgg", optional=True)}
+
+    backbone_config: dict | PreTrainedConfig | None = field(default_factory=VggConfig)
+    freeze_backbone: bool = True
+    feature_size: int = 512
+    vocab_size: int = 10000
+    embedding_size: int = 512
+    hidden_size: int = 1800
+    attention_size: int | None = None
+    num_attention_layers: int = 2
+    num_init_layers: int = 2
+    context_gate: Literal["scalar", "vector", "none"] = "scalar"
+    deep_output_activation: Literal["tanh", "linear"] = "tanh"
+    output_from_embedding: bool = True
+    output_from_context: bool = True
+    attention_penalty: float | int = 1.0
+    dropout: float | int = 0.5
+    embedding_dropout: float | int = 0.0
+    initializer_range: float = 0.01
+    is_encoder_decoder: bool = True
+    eos_token_id: int | None = 0
+    unk_token_id: int | None = 1
+    pad_token_id: int | None = 2
+    decoder_start_token_id: int = 0
+
+    def __post_init__(self, **kwargs):
+        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
+        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
+            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        if self.attention_size is None:
+            self.attention_size = self.feature_size
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self):
+        """Part of `@strict`-powered validation."""
+        for name in ("num_attention_layers", "num_init_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+
+
+__all__ = ["ShowAttendTellConfig"]

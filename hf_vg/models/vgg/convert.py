@@ -1,0 +1,194 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Convert torchvision's VGG weights (`.safetensors`, or a `.pth` state dict) to a folder for `from_pretrained`.
+
+```bash
+python -m hf_vg.models.vgg.convert --checkpoint vgg19-dcbb9e9d.pth --output_dir vgg19
+```
+
+The variant is read off the tensors, the classifier is left out, and the precision is kept unless `--dtype` casts it.
+"""
+
+import argparse
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import HfApi
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
+
+from .configuration_vgg import VGG_DEPTHS, VggConfig
+
+
+def _read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
+    if not checkpoint.is_file():
+        raise FileNotFoundError(f"there is no file {checkpoint}; expected torchvision's VGG weights")
+    try:
+        if checkpoint.suffix == ".safetensors":
+            return load_file(checkpoint)
+        state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(
+            f"cannot be read as weights: {error}\nExpected a `.safetensors` file, or a `.pth` file that holds a state "
+            "dict of tensors and no code."
+        ) from error
+    if not isinstance(state_dict, Mapping):
+        raise ValueError(f"holds a {type(state_dict).__name__}; expected a state dict of tensors")
+    for name, value in state_dict.items():
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(f"`{name}` is a {type(value).__name__}; expected a state dict of tensors")
+    return dict(state_dict)
+
+
+def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
+    """Pairs (name in `VggBackbone`, name in torchvision) of every module that holds weights."""
+    position = 0  # in torchvision's flat `features`, where ReLUs and pools count too
+    for stage_idx, depth in enumerate(config.depths):
+        for layer_idx in range(depth):
+            layer = f"stages.{stage_idx}.layers.{layer_idx}"
+            yield f"{layer}.convolution", f"features.{position}"
+            position += 1
+            if config.use_batch_norm:
+                yield f"{layer}.normalization", f"features.{position}"
+                position += 1
+            position += 1  # the ReLU
+        position += 1  # the pool
+
+
+def _empty_backbone(config: VggConfig) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoBackbone.from_config(config)
+
+
+def convert_torchvision_state_dict(
+    state_dict: Mapping[str, torch.Tensor],
+) -> tuple[VggConfig, dict[str, torch.Tensor]]:
+    """
+    Rename the tensors of a torchvision VGG to those of [`VggBackbone`].
+
+    Args:
+        state_dict (`Mapping[str, torch.Tensor]`):
+            torchvision's tensors: `features.*`, and `classifier.*`, which is ignored.
+
+    Returns:
+        `tuple[VggConfig, dict[str, torch.Tensor]]`: the configuration read off the tensors, and a state dict for it
+        that shares their memory.
+    """
+    features = {name: tensor for name, tensor in state_dict.items() if not name.startswith("classifier.")}
+    num_convolutions = sum(name.startswith("features.") and tensor.ndim == 4 for name, tensor in features.items())
+    variants = {sum(depths): variant for variant, depths in VGG_DEPTHS.items()}
+    if num_convolutions not in variants:
+        expected = ", ".join(f"{count} ({variant})" for count, variant in variants.items())
+        raise ValueError(
+            f"not a torchvision VGG: it has {num_convolutions} convolutions named `features.N.weight`, expected "
+            f"{expected}. Its tensors are {sorted(features)}"
+        )
+    variant = variants[num_convolutions]
+    use_batch_norm = any(name.endswith(".running_mean") for name in features)
+    config = VggConfig(depths=VGG_DEPTHS[variant], use_batch_norm=use_batch_norm)
+
+    module_names = dict(_module_names(config))
+    converted, missing, misshapen = {}, [], []
+    for name, expected in _empty_backbone(config).state_dict().items():
+        module_name, _, tensor_name = name.rpartition(".")
+        source_name = f"{module_names[module_name]}.{tensor_name}"
+        tensor = features.pop(source_name, None)
+        if tensor is None and tensor_name == "num_batches_tracked":
+            # torchvision's older batch-norm files lack this counter; torch's own loader starts it at 0 as well.
+            tensor = torch.zeros((), dtype=torch.long)
+        if tensor is None:
+            missing.append(source_name)
+        elif tensor.shape != expected.shape:
+            misshapen.append(f"{source_name} is {list(tensor.shape)} and not {list(expected.shape)}")
+        else:
+            converted[name] = tensor
+
+    if missing or misshapen or features:
+        raise ValueError(
+            f"not a torchvision {variant}{'_bn' if use_batch_norm else ''}, which its {num_convolutions} convolutions "
+            f"suggest. Missing: {missing}. Unexpected: {sorted(features)}. Wrong shape: {misshapen}."
+        )
+    return config, converted
+
+
+def convert_checkpoint(checkpoint: str | Path, output_dir: str | Path, dtype: torch.dtype | None = None) -> None:
+    """
+    Write `output_dir` from a file of torchvision's VGG weights: all of it, or nothing if anything fails.
+
+    Args:
+        checkpoint (`str` or `Path`):
+            A `.safetensors` file, or a `.pth` file, which is read with `weights_only=True`.
+        output_dir (`str` or `Path`):
+            Folder to create. It gets the weights, the configuration, the preprocessing, and the model's own code.
+        dtype (`torch.dtype`, *optional*):
+            Precision to store. That of the file when not given.
+    """
+    checkpoint, output_dir = Path(checkpoint), Path(output_dir)
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        raise FileExistsError(f"{output_dir} is not empty; expected a new or empty folder")
+
+    try:
+        config, state_dict = convert_torchvision_state_dict(_read_state_dict(checkpoint))
+    except ValueError as error:
+        raise ValueError(f"{checkpoint}: {error}") from error
+
+    backbone = _empty_backbone(config)
+    backbone.load_state_dict(state_dict, assign=True)
+    backbone.to(dtype)
+
+    # torchvision's evaluation transform for these weights.
+    image_processor = CLIPImageProcessorPil(
+        size={"shortest_edge": 256},
+        crop_size={"height": 224, "width": 224},
+        resample=PILImageResampling.BILINEAR,
+        image_mean=IMAGENET_DEFAULT_MEAN,
+        image_std=IMAGENET_DEFAULT_STD,
+    )
+
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    # A sibling is on the same file system, so the rename that publishes it is one step.
+    with tempfile.TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}-") as staging_dir:
+        staged = Path(staging_dir, output_dir.name)
+        backbone.save_pretrained(staged)
+        image_processor.save_pretrained(staged)
+        os.replace(staged, output_dir)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m hf_vg.models.vgg.convert",
+        description="Convert torchvision's VGG weights to a folder for `from_pretrained`.",
+    )
+    parser.add_argument("--checkpoint", type=Path, required=True, help="torchvision's weights, .safetensors or .pth")
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder to create")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: as in the file")
+    parser.add_argument("--push_to_hub", metavar="USER/NAME", help="also upload the folder to this repository")
+    args = parser.parse_args(args)
+
+    convert_checkpoint(args.checkpoint, args.output_dir, dtype=getattr(torch, args.dtype) if args.dtype else None)
+    if args.push_to_hub is not None:
+        api = HfApi()
+        api.create_repo(args.push_to_hub, exist_ok=True)
+        api.upload_folder(repo_id=args.push_to_hub, folder_path=args.output_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PyTorch VGG backbone."""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.backbone_utils import BackboneMixin
+from transformers.modeling_outputs import BackboneOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vgg import VggConfig
+
+
+class VggConvLayer(nn.Module):
+    """A 3x3 convolution that keeps the image size, batch normalization where the variant has it, ReLU."""
+
+    def __init__(self, config: VggConfig, in_channels: int, out_channels: int):
+        super().__init__()
+        # torchvision keeps the bias under batch normalization too, and its weights carry one.
+        self.convolution = nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1)
+        # CODEPATH: torchvision's vgg*_bn normalize, its vgg11, 13, 16 and 19 do not.
+        self.normalization = nn.BatchNorm2d(out_channels) if config.use_batch_norm else nn.Identity()
+        # In place, so that the large early maps are not held twice.
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        hidden_states = self.convolution(hidden_states)
+        hidden_states = self.normalization(hidden_states)
+        return self.activation(hidden_states)
+
+
+class VggStage(nn.Module):
+    """
+    The convolutions of one image size. The max-pool opens the stage that needs the smaller map rather than closing the
+    one before, so a stage's output is the map ahead of its pool and the last pool does not exist.
+    """
+
+    def __init__(self, config: VggConfig, stage_idx: int):
+        super().__init__()
+        out_channels = config.hidden_sizes[stage_idx]
+        in_channels = config.hidden_sizes[stage_idx - 1] if stage_idx > 0 else config.num_channels
+        self.pool = nn.MaxPool2d(kernel_size=2, stride=2) if stage_idx > 0 else nn.Identity()
+        self.layers = nn.ModuleList(
+            VggConvLayer(config, in_channels if layer_idx == 0 else out_channels, out_channels)
+            for layer_idx in range(config.depths[stage_idx])
+        )
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        hidden_states = self.pool(hidden_states)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class VggPreTrainedModel(PreTrainedModel):
+    config: VggConfig
+    base_model_prefix = "vgg"
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    _no_split_modules = ["VggConvLayer"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        if isinstance(module, nn.Conv2d):
+            init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
+
+
+class VggBackbone(BackboneMixin, VggPreTrainedModel):
+    """
+    The convolutions of VGG as a backbone: `feature_maps` holds the map of each stage named by `config.out_features`.
+    """
+
+    has_attentions = False
+    _can_record_outputs = {"hidden_states": OutputRecorder(VggStage, capture_initial_hidden_state=False)}
+
+    def __init__(self, config: VggConfig):
+        super().__init__(config)
+        self.num_features = config.hidden_sizes
+        self.stages = nn.ModuleList(VggStage(config, stage_idx) for stage_idx in range(len(config.depths)))
+
+        # Recomputing a stage would count its batch twice in the running statistics of batch normalization.
+        self.supports_gradient_checkpointing = not config.use_batch_norm
+        self.gradient_checkpointing = False
+
+        # Initialize weights and apply final processing
+        self.post_init()
+
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
+                Images, as torchvision's weights expect them: RGB in [0, 1], less ImageNet's mean, over its standard
+                deviation.
+
+        Returns:
+            [`~transformers.modeling_outputs.BackboneOutput`]: `feature_maps`, one a stage of `out_features`; with
+            `output_hidden_states=True` also `hidden_states`, one a stage up to the last of `out_features`, where the
+            computation ends.
+        """
+        # Image processors give float32, and a checkpoint kept in half precision loads in half precision.
+        hidden_states = pixel_values.to(self.dtype)
+
+        feature_maps = {}
+        for stage_name, stage in zip(self.stage_names, self.stages, strict=True):
+            # A parent model that checkpoints switches this on without asking `supports_gradient_checkpointing`.
+            # CODEPATH: torchvision's vgg*_bn are never recomputed, see __init__.
+            if self.gradient_checkpointing and self.training and not self.config.use_batch_norm:
+                hidden_states = self._gradient_checkpointing_func(stage.__call__, hidden_states)
+            else:
+                hidden_states = stage(hidden_states)
+
+            if stage_name in self.out_features:
+                feature_maps[stage_name] = hidden_states
+            if stage_name == self.out_features[-1]:
+                break
+
+        return BackboneOutput(feature_maps=tuple(feature_maps.values()))
+
+
+__all__ = ["VggBackbone", "VggPreTrainedModel"]

@@ -1,0 +1,119 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Arguments of the recipes: a YAML file, and flags that win over it."""
+
+import difflib
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+
+@dataclass
+class CaptionerArguments:
+    """What `recipes/train_captioner.py` trains, and on what."""
+
+    model_type: str = field(default="show_attend_tell", metadata={"help": "Which captioner to train."})
+    model: dict = field(
+        default_factory=dict,
+        metadata={"help": "Fields of the captioner's config; as flags, --model.FIELD VALUE for each."},
+    )
+    dataset: str = field(default="scenes", metadata={"help": "`scenes`, the micro-world that is made on the spot."})
+    num_train_images: int = field(default=4000, metadata={"help": "Scenes to train on."})
+    num_eval_images: int = field(default=500, metadata={"help": "Scenes to validate on, and again as many to test on."})
+    image_size: int = field(default=64, metadata={"help": "Width and height of the images given to the model."})
+    vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
+    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
+    max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
+    num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
+
+
+def parse_arguments(
+    dataclass_types: Sequence[type], default_config: str | Path, args: Sequence[str] | None = None
+) -> tuple[Any, ...]:
+    r"""
+    Parses `--config FILE.yaml` and flags into dataclasses. Flags win over the file, the file over the defaults.
+
+    Args:
+        dataclass_types (`Sequence[type]`):
+            The dataclasses, which share one flat set of names. Fields of type `dict` are given in the file as a
+            mapping, and on the command line as `--field.key value`.
+        default_config (`str` or `Path`):
+            The file that is read when there is no `--config`.
+        args (`Sequence[str]`, *optional*, defaults to the command line):
+            The arguments.
+
+    Returns:
+        `tuple`: An instance of each dataclass.
+    """
+    config_parser = ArgumentParser(add_help=False)
+    config_parser.add_argument("--config", default=str(default_config), help="YAML file with any of the arguments.")
+    known, flags = config_parser.parse_known_args(sys.argv[1:] if args is None else args)
+    values = read_config(known.config)
+
+    types_of = {f.name: f.type for cls in dataclass_types for f in fields(cls)}
+    parser = HfArgumentParser(dataclass_types, parents=[config_parser], allow_abbrev=False)
+    for name in values:
+        if name not in types_of:
+            parser.error(f"{known.config} sets {name!r}, {_suggest(name, types_of)}")
+
+    plain_flags = []
+    while flags:
+        flag = flags.pop(0)
+        name, dot, key = flag.removeprefix("--").partition(".")
+        if not (flag.startswith("--") and dot and types_of.get(name) is dict):
+            plain_flags.append(flag)
+            continue
+        key, equals, text = key.partition("=")
+        if not equals:
+            if not flags:
+                parser.error(f"{flag} needs a value.")
+            text = flags.pop(0)
+        values[name] = {**values.get(name, {}), key: yaml.safe_load(text)}
+
+    parser.set_defaults(**values)
+    namespace, unknown = parser.parse_known_args(plain_flags)
+    for flag in unknown:
+        if flag.startswith("--"):
+            name = flag.removeprefix("--").partition("=")[0]
+            parser.error(f"{flag} is given, {_suggest(name, types_of)}")
+    if unknown:
+        parser.error(f"{unknown[0]!r} belongs to no flag.")
+    return tuple(
+        cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
+    )
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Reads a YAML mapping, and says which file is wrong when it is none."""
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SystemExit(f"error: the config {str(path)!r} can not be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
+        raise SystemExit(f"error: the config {str(path)!r} is not YAML: {error}") from None
+    if not isinstance(values or {}, dict):
+        raise SystemExit(f"error: the config {str(path)!r} must be a mapping of names to values.")
+    return values or {}
+
+
+def _suggest(name: str, known_names) -> str:
+    nearest = difflib.get_close_matches(name, known_names, n=1)
+    return "which is no argument." + (f" Did you mean {nearest[0]!r}?" if nearest else "")

@@ -1,0 +1,282 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig
+
+from hf_vg.data import train_word_tokenizer
+from hf_vg.models.show_attend_tell import (
+    ShowAttendTellConfig,
+    ShowAttendTellForConditionalGeneration,
+    ShowAttendTellModel,
+    ShowAttendTellProcessor,
+)
+from hf_vg.models.vgg import VggConfig
+from tests.common import CaptionerTesterMixin, random_images
+
+
+def tiny_config(**kwargs) -> ShowAttendTellConfig:
+    defaults = {
+        "backbone_config": VggConfig(depths=[1, 1], hidden_sizes=[4, 6]),
+        "freeze_backbone": False,
+        "feature_size": 6,
+        "vocab_size": 12,
+        "embedding_size": 5,
+        "hidden_size": 7,
+        "attention_size": 4,
+        "initializer_range": 0.3,
+    }
+    return ShowAttendTellConfig(**{**defaults, **kwargs})
+
+
+def tiny_processor(image_size: int = 8) -> ShowAttendTellProcessor:
+    from transformers import CLIPImageProcessor
+
+    image_processor = CLIPImageProcessor(
+        size={"shortest_edge": image_size}, crop_size={"height": image_size, "width": image_size}
+    )
+    tokenizer = train_word_tokenizer(["a red circle above two blue squares", "some words"], vocab_size=12)
+    return ShowAttendTellProcessor(image_processor, tokenizer)
+
+
+def tiny_inputs(batch_size: int = 3, size: int = 8) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, 12, (batch_size, 6), generator=generator)
+    for row, length in enumerate([6, 4, 5, 3][:batch_size]):
+        labels[row, length - 1] = 0
+        labels[row, length:] = -100
+    return {"pixel_values": torch.randn(batch_size, 3, size, size, generator=generator), "labels": labels}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def restated_loss(model, features: np.ndarray, captions: list[list[int]], penalty: float) -> tuple[float, list]:
+    """The paper, and the authors' code where the paper is silent, one caption, word and location at a time."""
+    w = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
+    config = model.config
+    total, all_alphas = 0.0, []
+    for a, words in zip(features, captions, strict=True):
+        mean = a.mean(axis=0)
+        for i in range(config.num_init_layers - 1):
+            layer = f"model.decoder.init_layers.{i}"
+            mean = np.maximum(w[f"{layer}.weight"] @ mean + w[f"{layer}.bias"], 0)
+        h = np.tanh(w["model.decoder.init_hidden.weight"] @ mean + w["model.decoder.init_hidden.bias"])
+        c = np.tanh(w["model.decoder.init_memory.weight"] @ mean + w["model.decoder.init_memory.bias"])
+        previous = np.zeros(config.embedding_size)
+        alphas = []
+        for word in words:
+            energies = []
+            for a_i in a:
+                p = w["model.encoder.key_layers.0.weight"] @ a_i + w["model.encoder.key_layers.0.bias"]
+                for i in range(1, config.num_attention_layers):
+                    layer = f"model.encoder.key_layers.{i}"
+                    p = np.tanh(w[f"{layer}.weight"] @ p + w[f"{layer}.bias"])
+                query = w["model.decoder.attention.query.weight"] @ h
+                energies.append(float(w["model.decoder.attention.score.weight"][0] @ np.tanh(p + query)))
+            alpha = np.exp(energies) / np.exp(energies).sum()
+            alphas.append(alpha)
+            z = sum(alpha_i * a_i for alpha_i, a_i in zip(alpha, a, strict=True))
+            if config.context_gate != "none":
+                gate = w["model.decoder.attention.gate.weight"] @ h + w["model.decoder.attention.gate.bias"]
+                assert len(gate) == (1 if config.context_gate == "scalar" else config.feature_size)
+                z = sigmoid(gate) * z
+            gates = (
+                w["model.decoder.gates_from_word.weight"] @ previous
+                + w["model.decoder.gates_from_word.bias"]
+                + w["model.decoder.gates_from_hidden.weight"] @ h
+                + w["model.decoder.gates_from_context.weight"] @ z
+            )
+            n = config.hidden_size
+            i, f, o, g = gates[:n], gates[n : 2 * n], gates[2 * n : 3 * n], gates[3 * n :]
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            readout = w["output_from_hidden.weight"] @ h + w["output_from_hidden.bias"]
+            if config.output_from_embedding:
+                readout = readout + previous
+            if config.output_from_context:
+                readout = readout + w["output_from_context.weight"] @ z
+            if config.deep_output_activation == "tanh":
+                readout = np.tanh(readout)
+            logits = w["lm_head.weight"] @ readout + w["lm_head.bias"]
+            total += math.log(np.exp(logits).sum()) - logits[word]
+            previous = w["model.decoder.embed_tokens.weight"][word]
+        for location in range(len(a)):
+            total += penalty * (1 - sum(alpha[location] for alpha in alphas)) ** 2
+        all_alphas.append(alphas)
+    return total / len(captions), all_alphas
+
+
+class TestShowAttendTell(CaptionerTesterMixin):
+    model_class = ShowAttendTellForConditionalGeneration
+    auto_class = AutoModelForImageTextToText
+
+    def config(self):
+        return tiny_config()
+
+    def inputs(self, batch_size=3):
+        return tiny_inputs(batch_size)
+
+    def processor(self):
+        return tiny_processor()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"context_gate": "vector", "deep_output_activation": "linear"},
+            {"context_gate": "none", "num_attention_layers": 1, "num_init_layers": 1, "attention_penalty": 0.3},
+            {"num_attention_layers": 3, "num_init_layers": 3},
+            {"output_from_embedding": False, "output_from_context": False},
+        ],
+        ids=lambda options: "-".join(options) or "defaults",
+    )
+    def test_equals_the_paper_restated(self, options):
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, **options)).double().eval()
+        features = torch.randn(3, 5, 6, dtype=torch.double)
+        labels = tiny_inputs()["labels"]
+        outputs = model(image_features=features, labels=labels, output_attentions=True)
+        captions = [[id for id in row if id != -100] for row in labels.tolist()]
+        loss, alphas = restated_loss(model, features.numpy(), captions, model.config.attention_penalty)
+        assert outputs.loss.item() == pytest.approx(loss, abs=1e-5)
+        for row, steps in enumerate(alphas):
+            actual = outputs.cross_attentions[0][row, 0, : len(steps)]
+            np.testing.assert_allclose(actual.detach().numpy(), np.stack(steps), atol=1e-6)
+        parts = outputs.loss_caption + model.config.attention_penalty * outputs.loss_attention
+        torch.testing.assert_close(outputs.loss, parts)
+
+
+class TestShowAttendTellModel:
+    def test_base_model_is_the_captioners_own(self, tmp_path):
+        captioner = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
+        captioner.save_pretrained(tmp_path)
+        base = AutoModel.from_pretrained(tmp_path)
+        assert type(base) is ShowAttendTellModel
+        inputs = {"pixel_values": tiny_inputs()["pixel_values"], "decoder_input_ids": torch.tensor([[0, 4, 5]] * 3)}
+        with torch.no_grad():
+            outputs = base(**inputs)
+            expected = captioner.model(**inputs)
+        assert outputs.last_hidden_state.shape == (3, 3, 7)
+        assert torch.equal(outputs.last_hidden_state, expected.last_hidden_state)
+
+    def test_initialisation_follows_the_authors(self):
+        model = ShowAttendTellForConditionalGeneration(
+            ShowAttendTellConfig(backbone_config=None, vocab_size=2000, hidden_size=512)
+        )
+        decoder = model.model.decoder
+        identity = torch.eye(512)
+        for block in decoder.gates_from_hidden.weight.chunk(4):
+            torch.testing.assert_close(block @ block.T, identity, atol=1e-4, rtol=0)
+        for layer in (decoder.init_hidden, decoder.attention.query, model.output_from_hidden):
+            torch.testing.assert_close(layer.weight @ layer.weight.T, identity, atol=1e-4, rtol=0)
+        # Square, but Gaussian in the authors' code.
+        keys = model.model.encoder.key_layers
+        assert keys[0].weight.std().item() == pytest.approx(0.01, rel=0.05)
+        torch.testing.assert_close(keys[1].weight @ keys[1].weight.T, identity, atol=1e-4, rtol=0)
+        for weight in (decoder.embed_tokens.weight, decoder.gates_from_word.weight, model.lm_head.weight):
+            assert weight.std().item() == pytest.approx(0.01, rel=0.05)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any(), name
+
+    def test_defaults_are_the_paper(self):
+        config = ShowAttendTellConfig()
+        assert (config.embedding_size, config.hidden_size, config.vocab_size) == (512, 1800, 10000)
+        assert (config.attention_size, config.feature_size, config.attention_penalty) == (512, 512, 1.0)
+        assert config.backbone_config.depths == [2, 2, 4, 4, 4]
+        assert (config.context_gate, config.deep_output_activation, config.dropout) == ("scalar", "tanh", 0.5)
+
+    def test_first_input_is_zero_whatever_the_start_token(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
+        pixel_values = tiny_inputs()["pixel_values"]
+        with torch.no_grad():
+            logits = [model(pixel_values, decoder_input_ids=torch.full((3, 1), id)).logits for id in (0, 5)]
+        assert torch.equal(*logits)
+
+    def test_any_backbone_plugs_in(self):
+        backbone = ResNetConfig(
+            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+        )
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=backbone, feature_size=8)).eval()
+        outputs = model(**tiny_inputs(size=32), output_attentions=True)
+        assert outputs.cross_attentions[0].shape == (3, 1, 6, 16)
+        with pytest.raises(ValueError, match="feature_size=8"):
+            ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=backbone, feature_size=6))
+
+    def test_frozen_backbone_stays_as_it_was(self):
+        backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6], use_batch_norm=True)
+        config = tiny_config(backbone_config=backbone, freeze_backbone=True)
+        model = ShowAttendTellForConditionalGeneration(config).train()
+        before = {name: tensor.clone() for name, tensor in model.model.encoder.backbone.state_dict().items()}
+        model(**tiny_inputs()).loss.backward()
+        assert model.model.decoder.embed_tokens.weight.grad is not None
+        for name, tensor in model.model.encoder.backbone.state_dict().items():
+            assert torch.equal(tensor, before[name]), name
+        assert all(parameter.grad is None for parameter in model.model.encoder.backbone.parameters())
+
+    def test_without_backbone_pixels_are_refused(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None))
+        with pytest.raises(ValueError, match="has no backbone.*image_features"):
+            model(**tiny_inputs())
+
+    def test_features_may_keep_their_grid(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None)).eval()
+        features, labels = torch.randn(3, 2, 5, 6), tiny_inputs()["labels"]
+        grid, flat = (model(image_features=f, labels=labels).loss for f in (features, features.flatten(1, 2)))
+        assert torch.equal(grid, flat)
+
+    def test_uneven_captions_are_refused(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config())
+        inputs = tiny_inputs()
+        with pytest.raises(ValueError, match="3 captions can not be shared out evenly among 2 images"):
+            model(pixel_values=inputs["pixel_values"][:2], labels=inputs["labels"])
+
+    @pytest.mark.parametrize("field", [{"context_gate": "matrix"}, {"num_init_layers": 0}, {"hidden_size": "big"}])
+    def test_config_names_a_wrong_field(self, field):
+        with pytest.raises(Exception, match=next(iter(field))):
+            tiny_config(**field)
+
+
+class TestShowAttendTellProcessor:
+    def test_labels_end_and_are_padded(self):
+        processor = tiny_processor()
+        labels = processor(text=["A red circle!", "words never-seen", ""])["labels"]
+        vocabulary = processor.tokenizer.get_vocab()
+        assert labels[0] == [vocabulary["a"], vocabulary["red"], vocabulary["circle"], 0]
+        assert labels[1] == [vocabulary["words"], 1, 0, -100]
+        assert labels[2] == [0, -100, -100, -100]
+
+    def test_long_captions_are_cut_and_still_end(self):
+        (labels,) = tiny_processor()(text=["red " * 500])["labels"]
+        assert len(labels) == 100 and labels[-1] == 0
+
+    def test_text_of_any_script(self):
+        (labels,) = tiny_processor()(text=["красный круг 红色"])["labels"]
+        assert labels == [1, 1, 1, 0]
+
+    def test_wrong_input_is_named(self):
+        processor = tiny_processor()
+        with pytest.raises(TypeError, match="Caption 1 must be a string, got int: 7"):
+            processor(text=["a", 7])
+        with pytest.raises(ValueError, match="Give `images`, `text` or both"):
+            processor()
+
+    def test_feeds_the_model(self):
+        batch = tiny_processor()(images=random_images(2), text=["a red circle", "words"], return_tensors="pt")
+        loss = ShowAttendTellForConditionalGeneration(tiny_config())(**batch).loss
+        assert torch.isfinite(loss)
