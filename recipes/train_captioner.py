@@ -18,7 +18,7 @@ With no arguments it trains Show, Attend and Tell on scenes, a micro-world that 
 
     accelerate launch recipes/train_captioner.py
 
-Any argument can be set in a YAML file, and every flag wins over the file:
+Any argument can be set in a YAML file, and a flag wins over the file:
 
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
         --learning_rate 5e-4 --model.hidden_size 512 --output_dir outputs/wider
@@ -26,40 +26,70 @@ Any argument can be set in a YAML file, and every flag wins over the file:
 
 from pathlib import Path
 
-from transformers import AutoModelForImageTextToText, CLIPImageProcessor, TrainingArguments, pipeline, set_seed
+from accelerate import PartialState
+from tqdm.auto import tqdm
+from transformers import TrainingArguments, pipeline, set_seed
+from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import CaptionCollator, load_scenes, train_word_tokenizer
-from hf_vg.evaluation import score_captions
+from hf_vg.evaluation import scene_caption_metrics
 from hf_vg.interpretation import plot_attention
-from hf_vg.training import CaptionerArguments, VgTrainer, build_captioner, parse_arguments, say
+from hf_vg.training import CaptionerArguments, VgTrainer, build_captioner, parse_arguments
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "show_attend_tell_scenes.yaml"
     args, training_args = parse_arguments((CaptionerArguments, TrainingArguments), default_config)
     set_seed(training_args.seed)
+    say = PartialState().print
 
-    say(f"Drawing {args.num_train_images} scenes to train on")
-    dataset = load_scenes(args.num_train_images, args.num_eval_images, args.num_eval_images, args.image_size)
+    say(f"\n[1/4] Drawing {args.num_train_images:,} scenes to train on, and {2 * args.num_eval_images:,} to judge by")
+    scenes = load_scenes(args.num_train_images, args.num_eval_images, args.num_eval_images, args.image_size)
     tokenizer = train_word_tokenizer(
-        (caption for captions in dataset["train"]["captions"] for caption in captions),
+        (caption for captions in scenes["train"]["captions"] for caption in captions),
         vocab_size=args.vocab_size,
         min_frequency=args.min_word_frequency,
     )
     model, processor = build_captioner(args, tokenizer)
-    say(f"{type(model).__name__}, {model.num_parameters() / 1e6:.1f} M parameters, {len(tokenizer)} words")
 
+    say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
     trainer = VgTrainer(
         model=model,
         args=training_args,
-        train_dataset=dataset["train"],
-        eval_dataset=dataset["validation"],
+        train_dataset=scenes["train"],
+        eval_dataset=scenes["validation"],
         data_collator=CaptionCollator(processor),
         processing_class=processor,
     )
     trainer.train()
     trainer.save_model()
-    ...
+    if not trainer.is_world_process_zero():
+        return
+
+    say(f"\n[3/4] Captioning the {args.num_eval_images:,} test scenes with pipeline('image-to-text')")
+    captioner = pipeline("image-to-text", model=training_args.output_dir, num_beams=args.num_beams)
+    images = KeyDataset(scenes["test"], "image")
+    outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size)
+    captions = [output[0]["generated_text"] for output in tqdm(outputs, total=len(images), unit="image")]
+    metrics = scene_caption_metrics(scenes["test"], captions)
+    trainer.save_metrics("test", metrics)
+    say("  BLEU-1..4 " + " / ".join(f"{100 * metrics[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
+    say(f"  true captions, combinations seen in training   {metrics['true_seen']:.1%}")
+    say(f"  true captions, combinations never seen         {metrics['true_unseen']:.1%}")
+
+    say(f"\n[4/4] Drawing where the model looked in {args.num_figures} of them")
+    examples = []
+    for image in (images[index] for index in range(min(args.num_figures, len(images)))):
+        (caption,) = captioner(image, return_attention=True)
+        say(f"  {caption['generated_text']}")
+        examples.append({"image": image, **caption})
+    figure = Path(training_args.output_dir) / "attention.png"
+    plot_attention(examples, figure)
+    say(
+        f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Caption an image of your own:\n"
+        f"  import hf_vg\n  from transformers import pipeline\n"
+        f"  pipeline('image-to-text', model='{training_args.output_dir}')('image.png')"
+    )
 
 
 if __name__ == "__main__":

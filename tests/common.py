@@ -36,7 +36,9 @@ SHARED = ROOT.parent / "shared"
 def needs_shared(*parts: str):
     """Skips a test where the data it is measured on is not beside the repository."""
     path = SHARED.joinpath(*parts)
-    return pytest.mark.skipif(not path.exists(), reason=f"needs {'/'.join(parts)}, which is not part of the repository")
+    return pytest.mark.skipif(
+        not path.exists(), reason=f"needs {'/'.join(parts)}, which is not part of the repository"
+    )
 
 
 def random_images(count: int, size: int = 16, seed: int = 0) -> list[Image.Image]:
@@ -111,7 +113,9 @@ class ModelTesterMixin:
         assert type(loaded) is self.model_class
         assert type(AutoConfig.from_pretrained(tmp_path)) is type(model.config)
         loaded.save_pretrained(tmp_path / "again")
-        without_dtype = [re.sub(r'"dtype": .*', "", (p / "config.json").read_text()) for p in (tmp_path, tmp_path / "again")]
+        without_dtype = [
+            re.sub(r'"dtype": .*', "", (p / "config.json").read_text()) for p in (tmp_path, tmp_path / "again")
+        ]
         assert without_dtype[0] == without_dtype[1]
         for name, expected in self.compared(model, inputs).items():
             torch.testing.assert_close(self.compared(loaded, inputs)[name], expected, rtol=0, atol=0)
@@ -205,7 +209,9 @@ class ModelTesterMixin:
         # Saved by the copy, it is as good as saved by the original.
         again = self.auto_class.from_pretrained(tmp_path / "again")
         assert type(again) is self.model_class
-        assert {path.name for path in tmp_path.glob("*.py")} == {path.name for path in (tmp_path / "again").glob("*.py")}
+        assert {path.name for path in tmp_path.glob("*.py")} == {
+            path.name for path in (tmp_path / "again").glob("*.py")
+        }
 
 
 class CaptionerTesterMixin(ModelTesterMixin):

@@ -16,27 +16,21 @@
 
 from .captions import (
     DocumentFrequencies,
-    bleu,
     caption_metrics,
     caption_scores,
-    cider,
-    diversity,
     document_frequencies,
     make_compute_metrics,
-    rouge_l,
 )
+from .scenes import scene_caption_metrics
 from .tokenization import ptb_tokenize
 
 
 __all__ = [
     "DocumentFrequencies",
-    "bleu",
     "caption_metrics",
     "caption_scores",
-    "cider",
-    "diversity",
     "document_frequencies",
     "make_compute_metrics",
     "ptb_tokenize",
-    "rouge_l",
+    "scene_caption_metrics",
 ]

@@ -20,20 +20,23 @@ On the same tokens BLEU, ROUGE-L and CIDEr-D equal `pycocoevalcap`; [`ptb_tokeni
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
-from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .meteor import meteor_java, meteor_java_available, meteor_python
+from .ngrams import ORDERS, CaptionCorpus, Ngram, NgramCounts, ngrams
 from .tokenization import ptb_tokenize
 
 
+if TYPE_CHECKING:
+    from transformers import EvalPrediction, PreTrainedTokenizerBase
+
 logger = logging.get_logger(__name__)
 
-METRICS = ("bleu", "bleu_no_bp", "rouge", "cider", "diversity")
-ORDERS = (1, 2, 3, 4)
+METRICS = ("bleu", "bleu_no_bp", "rouge", "cider", "meteor", "meteor_python", "diversity")
 
 # The COCO evaluation keeps BLEU finite with these two; equal numbers need equal constants.
 BLEU_TINY, BLEU_SMALL = 1e-15, 1e-9
@@ -41,7 +44,6 @@ ROUGE_BETA = 1.2
 CIDER_SIGMA = 6.0
 
 Tokenize = Callable[[str], list[str]]
-Ngram = tuple[str, ...]
 
 
 def caption_metrics(
@@ -60,8 +62,9 @@ def caption_metrics(
         references (`list[list[str]]`):
             The captions people wrote, at least one an image.
         metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
-            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (without brevity penalty), `"rouge"` ([`rouge_l`]), `"cider"`
-            ([`cider`]) and `"diversity"` ([`diversity`]).
+            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (BLEU without brevity penalty), `"rouge"` (see [`rouge_l`]),
+            `"cider"` (see [`cider`]), `"meteor"` (see [`meteor`]), `"meteor_python"` and `"diversity"` (see
+            [`diversity`]).
         df (`DocumentFrequencies`, *optional*):
             Corpus statistics for CIDEr, from [`document_frequencies`]. Counted on `references` when not given.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
@@ -70,7 +73,7 @@ def caption_metrics(
     Returns:
         `dict[str, float]`: Fractions from 0 to 1 (CIDEr: 0 to 10), as `pycocoevalcap` gives them.
     """
-    corpus = _Corpus(predictions, references, tokenize)
+    corpus = _corpus(predictions, references, tokenize)
     results: dict[str, float] = {}
     for metric in _check_metrics(metrics, METRICS):
         results |= _score(corpus, metric, df)[0]
@@ -85,10 +88,10 @@ def caption_scores(
     tokenize: Tokenize = ptb_tokenize,
 ) -> dict[str, np.ndarray]:
     """
-    The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst, or
-    to test a difference for significance. Takes the same arguments; `"diversity"` is a property of the whole set only.
+    The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst,
+    or to test a difference for significance. Takes the same arguments, but for `"diversity"`, which only a set has.
     """
-    corpus = _Corpus(predictions, references, tokenize)
+    corpus = _corpus(predictions, references, tokenize)
     results: dict[str, np.ndarray] = {}
     for metric in _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity")):
         results |= _score(corpus, metric, df)[1]
@@ -102,17 +105,17 @@ def bleu(
     tokenize: Tokenize = ptb_tokenize,
 ) -> dict[str, float]:
     """
-    Corpus BLEU-1 to BLEU-4 with the closest reference length: `bleu1` .. `bleu4`, or `bleu1_no_bp` .. `bleu4_no_bp` without
-    the brevity penalty, which is what many papers up to about 2015 report.
+    Corpus BLEU-1 to BLEU-4 with the closest reference length: `bleu1` .. `bleu4`. Without the brevity penalty, as many
+    papers up to about 2015 report them: `bleu1_no_bp` .. `bleu4_no_bp`.
     """
-    return _bleu(_Corpus(predictions, references, tokenize), brevity_penalty)[0]
+    return _bleu(_corpus(predictions, references, tokenize), brevity_penalty)[0]
 
 
 def rouge_l(
     predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
 ) -> dict[str, float]:
     """ROUGE-L, `rouge_l`: F-measure (beta 1.2) of the best recall and the best precision over the references."""
-    return _rouge_l(_Corpus(predictions, references, tokenize))[0]
+    return _rouge_l(_corpus(predictions, references, tokenize))[0]
 
 
 def cider(
@@ -125,21 +128,31 @@ def cider(
     CIDEr-D and CIDEr, from 0 to 10.
 
     `cider_d` is what `pycocoevalcap` and nearly all papers call CIDEr: counts are clipped at the reference's, and a
-    difference in length is penalised (sigma 6). `cider` is the plain variant, the mean cosine of the TF-IDF vectors of the
-    1- to 4-grams, with neither. Both carry the factor 10 of their authors' code, and neither stems words.
+    difference in length is penalised (sigma 6). `cider` is the plain variant, the mean cosine of the TF-IDF vectors of
+    the 1- to 4-grams, with neither. Both carry the factor 10 of their authors' code, and neither stems words.
     """
-    return _cider(_Corpus(predictions, references, tokenize), df)[0]
+    return _cider(_corpus(predictions, references, tokenize), df)[0]
+
+
+def meteor(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
+) -> dict[str, float]:
+    """
+    METEOR 1.5: `meteor`, by its authors' Java program, where Java and `pycocoevalcap` are installed. Elsewhere
+    `meteor_python`, the same formula without the paraphrase stage, whose scores are not comparable with the former.
+    """
+    return _meteor(_corpus(predictions, references, tokenize), java=meteor_java_available())[0]
 
 
 def diversity(
     predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
 ) -> dict[str, float]:
     """
-    How varied the predictions are: `distinct1` .. `distinct4` (distinct n-grams over all n-grams predicted), `vocabulary`
-    (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that are predicted),
-    `length` and `reference_length` (mean number of words).
+    How varied the predictions are: `distinct1` .. `distinct4` (distinct n-grams over all n-grams predicted),
+    `vocabulary` (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that
+    are predicted), `length` and `reference_length` (mean number of words).
     """
-    return _diversity(_Corpus(predictions, references, tokenize))
+    return _diversity(_corpus(predictions, references, tokenize))
 
 
 @dataclass(frozen=True)
@@ -174,16 +187,16 @@ def document_frequencies(
     counts: Counter[Ngram] = Counter()
     for captions in references:
         sentences = [tokenize(caption) for caption in captions]
-        counts.update({ngram for words in sentences for order in ORDERS for ngram in _ngrams(words, order)})
+        counts.update({ngram for words in sentences for order in ORDERS for ngram in ngrams(words, order)})
     return DocumentFrequencies(dict(counts), len(references))
 
 
 def make_compute_metrics(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     references: Sequence[Sequence[str]],
     metrics: Iterable[str] = ("bleu", "rouge", "cider"),
     df: DocumentFrequencies | None = None,
-) -> Callable[[EvalPrediction], dict[str, float]]:
+) -> "Callable[[EvalPrediction], dict[str, float]]":
     """
     Builds the `compute_metrics` of a `Seq2SeqTrainer` that runs with `predict_with_generate=True`.
 
@@ -199,8 +212,10 @@ def make_compute_metrics(
     """
     metrics = _check_metrics(metrics, METRICS)
     _check_references(references)
+    if tokenizer.pad_token_id is None:
+        raise ValueError("the tokenizer has no padding token; set `tokenizer.pad_token`.")
 
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
         ids = np.asarray(prediction.predictions)
         if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
             raise ValueError(
@@ -215,93 +230,16 @@ def make_compute_metrics(
     return compute_metrics
 
 
-class _Corpus:
-    """All captions as words: image 0's prediction, image 0's references, image 1's prediction, ..."""
-
-    def __init__(self, predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize):
-        _check_captions(predictions, references)
-        self.predictions = [tokenize(caption) for caption in predictions]
-        self.references = [[tokenize(caption) for caption in captions] for captions in references]
-        sentences = list(
-            chain.from_iterable(
-                (words, *others) for words, others in zip(self.predictions, self.references, strict=True)
-            )
-        )
-        self.words = list(chain.from_iterable(sentences))
-        self.lengths = np.array([len(words) for words in sentences])
-        self.num_images = len(predictions)
-        self.num_references = np.array([len(captions) for captions in references])
-        # The sentence that is each image's prediction, and the image each sentence belongs to.
-        self.prediction = np.cumsum(self.num_references + 1) - self.num_references - 1
-        self.image = np.repeat(np.arange(self.num_images), self.num_references + 1)
-        self.is_reference = np.ones(len(sentences), dtype=bool)
-        self.is_reference[self.prediction] = False
-
-    @cached_property
-    def ngram_counts(self) -> "list[_NgramCounts]":
-        """Counts for n = 1 to 4."""
-        vocabulary = {word: index for index, word in enumerate(dict.fromkeys(self.words))}
-        words = np.fromiter(map(vocabulary.__getitem__, self.words), dtype=np.int64, count=len(self.words))
-        sentence = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        end = np.repeat(np.cumsum(self.lengths), self.lengths)
-        position, ids = np.arange(len(words)), words
-        counts = []
-        for order in ORDERS:
-            if order > 1:
-                # An n-gram is the (n-1)-gram at the same position and the word that follows it.
-                inside = position + order <= end[position]
-                position = position[inside]
-                ids = ids[inside] * len(vocabulary) + words[position + order - 1]
-            # Stable, so that one sort groups by n-gram, then by image, then by sentence.
-            by_ngram = np.argsort(ids, kind="stable")
-            first_of_ngram = _run_starts(ids[by_ngram])
-            rank = np.cumsum(first_of_ngram) - 1
-            ids = np.empty_like(ids)
-            ids[by_ngram] = rank
-            sorted_sentence = sentence[position[by_ngram]]
-            entry = np.flatnonzero(first_of_ngram | _run_starts(sorted_sentence))
-            counts.append(
-                _NgramCounts(
-                    corpus=self,
-                    order=order,
-                    ngram=rank[entry],
-                    sentence=sorted_sentence[entry],
-                    count=np.diff(entry, append=len(rank)),
-                    example=position[by_ngram[first_of_ngram]],
-                )
-            )
-        return counts
-
-
-class _NgramCounts:
-    """Entry e says that `sentence[e]` has `ngram[e]` `count[e]` times. Sorted by n-gram, then sentence."""
-
-    def __init__(self, corpus: _Corpus, order: int, ngram, sentence, count, example):
-        self.corpus, self.order, self.sentence, self.count, self.example = corpus, order, sentence, count, example
-        self.ngram = ngram
-        self.image = corpus.image[sentence]
-        # Entries of one n-gram in one image stand together, the prediction's (if any) first.
-        starts = _run_starts(ngram) | _run_starts(self.image)
-        self.group = np.cumsum(starts) - 1
-        self.group_start = np.flatnonzero(starts)
-        self.is_reference = corpus.is_reference[sentence]
-
-    def predicted_count(self) -> np.ndarray:
-        """For each group, how often the prediction has the n-gram."""
-        return np.where(self.is_reference[self.group_start], 0, self.count[self.group_start])
-
-    def document_frequency(self, df: DocumentFrequencies | None) -> np.ndarray:
-        if df is None:
-            # The last entry of a group is a reference's unless only the prediction has the n-gram.
-            last = np.append(self.group_start[1:], len(self.ngram)) - 1
-            last = last[self.is_reference[last]]
-            return np.bincount(self.ngram[last], minlength=len(self.example))
-        words, order = self.corpus.words, self.order
-        return np.array([df.counts.get(tuple(words[at : at + order]), 0) for at in self.example])
+def _corpus(predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize) -> CaptionCorpus:
+    _check_captions(predictions, references)
+    return CaptionCorpus(
+        [tokenize(caption) for caption in predictions],
+        [[tokenize(caption) for caption in captions] for captions in references],
+    )
 
 
 def _score(
-    corpus: _Corpus, metric: str, df: DocumentFrequencies | None
+    corpus: CaptionCorpus, metric: str, df: DocumentFrequencies | None
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """The metric over the set, and for each caption."""
     if metric == "bleu":
@@ -312,10 +250,14 @@ def _score(
         return _rouge_l(corpus)
     if metric == "cider":
         return _cider(corpus, df)
+    if metric == "meteor":
+        return _meteor(corpus, java=meteor_java_available())
+    if metric == "meteor_python":
+        return _meteor(corpus, java=False)
     return _diversity(corpus), {}
 
 
-def _bleu(corpus: _Corpus, brevity_penalty: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def _bleu(corpus: CaptionCorpus, brevity_penalty: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     length = corpus.lengths[corpus.prediction]
     # Smallest difference in length wins, then the shorter reference: the order of difference * big + length.
     big = corpus.lengths.max() + 1
@@ -323,7 +265,7 @@ def _bleu(corpus: _Corpus, brevity_penalty: bool) -> tuple[dict[str, float], dic
     key = np.where(corpus.is_reference, difference * big + corpus.lengths, big * big)
     reference_length = np.minimum.reduceat(key, corpus.prediction) % big
 
-    correct = np.stack([_clipped_matches(counts) for counts in corpus.ngram_counts])
+    correct = np.stack([_clipped_matches(counts, corpus.num_images) for counts in corpus.counts])
     guessed = np.maximum(length - np.array(ORDERS)[:, None] + 1, 0)
     name = "bleu{}" if brevity_penalty else "bleu{}_no_bp"
     per_caption = _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty)
@@ -340,13 +282,10 @@ def _bleu(corpus: _Corpus, brevity_penalty: bool) -> tuple[dict[str, float], dic
     )
 
 
-def _clipped_matches(counts: _NgramCounts) -> np.ndarray:
+def _clipped_matches(counts: NgramCounts, num_images: int) -> np.ndarray:
     """For each image, the n-grams of the prediction that its references have, each at most as often as one of them."""
-    reference_count = np.where(counts.is_reference, counts.count, 0)
-    most = np.maximum.reduceat(reference_count, counts.group_start) if len(reference_count) else reference_count
-    matches = np.minimum(counts.predicted_count(), most)
-    images = counts.image[counts.group_start]
-    return np.bincount(images, weights=matches, minlength=counts.corpus.num_images)
+    matches = np.minimum(counts.predicted(), counts.most_in_a_reference())
+    return np.bincount(counts.group_image, weights=matches, minlength=num_images)
 
 
 def _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty: bool) -> np.ndarray:
@@ -358,7 +297,7 @@ def _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalt
     return np.where(length > 0, scores, 0.0)
 
 
-def _rouge_l(corpus: _Corpus) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def _rouge_l(corpus: CaptionCorpus) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     scores = np.zeros(corpus.num_images)
     for image, (words, references) in enumerate(zip(corpus.predictions, corpus.references, strict=True)):
         common = _common_subsequences(words, references)
@@ -386,22 +325,25 @@ def _common_subsequences(words: list[str], others: list[list[str]]) -> list[int]
     return lengths
 
 
-def _cider(corpus: _Corpus, df: DocumentFrequencies | None) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def _cider(corpus: CaptionCorpus, df: DocumentFrequencies | None) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     if df is None and corpus.num_images == 1:
         logger.warning(
-            "CIDEr of a single image is 0 whatever its captions: every n-gram is in every image. Pass `df`, the document "
-            "frequencies of a larger corpus."
+            "CIDEr of a single image is 0, whatever its captions, since every n-gram is in every image: pass the "
+            "document frequencies of a larger corpus as `df`."
         )
     log_images = np.log(float(df.num_images if df is not None else corpus.num_images))
     num_sentences = len(corpus.lengths)
     prediction = corpus.prediction[corpus.image]
     plain, clipped = np.zeros(num_sentences), np.zeros(num_sentences)
-    for counts in corpus.ngram_counts:
-        idf = log_images - np.log(np.maximum(1.0, counts.document_frequency(df)))
-        idf = idf[counts.ngram]
+    for counts in corpus.counts:
+        if df is None:
+            frequency = counts.images_with()
+        else:
+            frequency = np.array([df.counts.get(ngram, 0) for ngram in counts.ngrams()])
+        idf = (log_images - np.log(np.maximum(1.0, frequency)))[counts.ngram]
         weight = counts.count * idf
         norm = np.sqrt(np.bincount(counts.sentence, weights=weight**2, minlength=num_sentences))
-        predicted = counts.predicted_count()[counts.group] * idf
+        predicted = counts.predicted()[counts.group] * idf
         both = norm * norm[prediction]
         both[both == 0] = 1.0
         for total, product in ((plain, predicted * weight), (clipped, np.minimum(predicted, weight) * weight)):
@@ -416,11 +358,17 @@ def _cider(corpus: _Corpus, df: DocumentFrequencies | None) -> tuple[dict[str, f
     return {name: float(scores.mean()) for name, scores in per_caption.items()}, per_caption
 
 
-def _diversity(corpus: _Corpus) -> dict[str, float]:
+def _meteor(corpus: CaptionCorpus, java: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    name, score = ("meteor", meteor_java) if java else ("meteor_python", meteor_python)
+    total, per_caption = score(corpus.predictions, corpus.references)
+    return {name: total}, {name: per_caption}
+
+
+def _diversity(corpus: CaptionCorpus) -> dict[str, float]:
     results = {}
     for order in ORDERS:
-        ngrams = [ngram for words in corpus.predictions for ngram in _ngrams(words, order)]
-        results[f"distinct{order}"] = len(set(ngrams)) / max(1, len(ngrams))
+        predicted = [ngram for words in corpus.predictions for ngram in ngrams(words, order)]
+        results[f"distinct{order}"] = len(set(predicted)) / max(1, len(predicted))
     predicted = set(chain.from_iterable(corpus.predictions))
     written = set(chain.from_iterable(chain.from_iterable(corpus.references)))
     results["vocabulary"] = float(len(predicted))
@@ -428,17 +376,6 @@ def _diversity(corpus: _Corpus) -> dict[str, float]:
     results["length"] = float(corpus.lengths[corpus.prediction].mean())
     results["reference_length"] = float(corpus.lengths[corpus.is_reference].mean())
     return results
-
-
-def _ngrams(words: list[str], order: int) -> Iterable[Ngram]:
-    return zip(*(words[start:] for start in range(order)), strict=False)
-
-
-def _run_starts(values: np.ndarray) -> np.ndarray:
-    """True where a run of equal values begins."""
-    starts = np.ones(len(values), dtype=bool)
-    starts[1:] = values[1:] != values[:-1]
-    return starts
 
 
 def _check_metrics(metrics: Iterable[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -456,7 +393,8 @@ def _check_captions(predictions: Sequence[str], references: Sequence[Sequence[st
         raise TypeError("`predictions` is one string; it must be a list with one caption an image.")
     if len(predictions) != len(references):
         raise ValueError(
-            f"{len(predictions)} predictions but {len(references)} lists of references: there must be one of each an image."
+            f"there are {len(predictions)} predictions but {len(references)} lists of references; "
+            "each image needs one of both."
         )
     for index, caption in enumerate(predictions):
         if not isinstance(caption, str):

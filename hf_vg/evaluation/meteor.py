@@ -14,11 +14,12 @@
 
 """METEOR 1.5 for English captions: its authors' Java program, and its formula in Python for where there is no Java.
 
-The Java program also matches paraphrases, from a table of five million of them, which the Python version leaves out. So
-their scores have different names, `meteor` and `meteor_python`, and are not to be compared with each other.
+The Java program also matches paraphrases, from a table of five million, which the Python version leaves out. So their
+scores have different names, `meteor` and `meteor_python`, and are not to be compared with each other.
 """
 
 import atexit
+import contextlib
 import importlib.util
 import re
 import shutil
@@ -42,6 +43,9 @@ ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 EXACT, STEM, SYNONYM = 0, 1, 2
 STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8])
 BEAM_SIZE = 40
+
+# Seconds that Java has to end by itself.
+CLOSE_TIMEOUT = 5.0
 
 # METEOR's function words: each makes up more than a thousandth of English news.
 FUNCTION_WORDS = frozenset(
@@ -72,10 +76,10 @@ class MeteorJar:
     """
 
     def __init__(self):
-        if not java_available():
+        if not meteor_java_available():
             raise RuntimeError(
-                "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which brings its jar. Without them, "
-                'the metric "meteor_python" computes it without paraphrases.'
+                "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which brings its jar. Without "
+                'them, use the metric "meteor_python", which leaves out paraphrases.'
             )
         jar = _jar_path()
         # A file, since a pipe that nobody reads would stop Java once full.
@@ -112,12 +116,15 @@ class MeteorJar:
     def close(self) -> None:
         """Ends the Java process."""
         with self._lock:
+            # Closing its input is how it is told to end. It may have ended already.
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
             try:
-                # Closing its input is how it is told to end.
-                self._process.communicate(timeout=5)
+                self._process.wait(timeout=CLOSE_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.communicate()
+                self._process.wait()
+            self._process.stdout.close()
             self._stderr.close()
 
     def __enter__(self) -> "MeteorJar":
@@ -168,14 +175,14 @@ def _close_shared() -> None:
         _shared = None
 
 
-def java_available() -> bool:
+def meteor_java_available() -> bool:
     """Whether METEOR 1.5 can run here: needs Java, and the jar that comes with `pycocoevalcap`."""
     return _jar_path() is not None and shutil.which("java") is not None
 
 
 def meteor_python(predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
     """
-    METEOR 1.5 without paraphrases, of the set and of each caption: exact matches, then stems, then WordNet synonyms where
+    METEOR 1.5 without paraphrases, of the set and of each caption: exact matches, stems, and WordNet synonyms where
     `pycocoevalcap` is installed, whose METEOR brings the tables.
     """
     if not _synsets():
@@ -200,10 +207,7 @@ def _score(statistics: np.ndarray) -> float:
         return 0.0
     precision, recall = matched / (DELTA * (lengths - function_words) + (1 - DELTA) * function_words)
     f_mean = precision * recall / (ALPHA * precision + (1 - ALPHA) * recall)
-    num_matches = matches.sum(axis=(0, 1))
-    if chunks == 1 and (num_matches == lengths).all():
-        return float(f_mean)
-    fragmentation = chunks / num_matches.mean()
+    fragmentation = chunks / (matches.sum() / 2)
     return float(f_mean * (1 - GAMMA * fragmentation**BETA))
 
 
@@ -216,6 +220,9 @@ def _statistics(words: list[str], reference: list[str]) -> np.ndarray:
         matches[stage, int(reference[other_position] in FUNCTION_WORDS), 1] += 1
         chunks += (position, other_position) != expected
         expected = (position + 1, other_position + 1)
+    # One chunk that is all of both is not fragmented at all.
+    if chunks == 1 and matches.sum() == len(words) + len(reference):
+        chunks = 0
     function_words = [sum(word in FUNCTION_WORDS for word in sentence) for sentence in (words, reference)]
     return np.array([len(words), len(reference), *function_words, chunks, *matches.ravel()])
 
@@ -235,43 +242,32 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
             for stage in _stages(word, other):
                 options[other_position].append((position, stage))
                 num_options[position] += 1
-    certain = {position for choices in options if len(choices) == 1 for position, _ in choices}
-    certain = {position for position in certain if num_options[position] == 1}
 
-    # Exact matches, minus chunks that have ended, minus distance; words taken, as bits; word that would go on with the
-    # open chunk; matches.
+    # Quality (exact matches, minus chunks that have ended, minus distance), words taken as bits, the word that would
+    # go on with the open chunk, matches.
     beam = [((0, 0, 0), 0, None, ())]
     for other_position, choices in enumerate(options):
-        extended = {}
+        choices.sort(key=lambda choice: choice[1])
+        certain = len(choices) == 1 and num_options[choices[0][0]] == 1
+        successors = []
         for (exact, chunks, distance), taken, expected, matches in beam:
-            successors = []
-            for position, stage in sorted(choices, key=lambda choice: choice[1]):
-                if taken >> position & 1:
-                    continue
-                successors.append(
-                    (
-                        (
-                            exact + (stage == EXACT),
-                            chunks - (expected is not None and position != expected),
-                            distance,
-                        ),
-                        taken | 1 << position,
-                        position + 1,
-                        (*matches, (position, other_position, stage)),
-                    )
-                )
-                # The program adds the distance of a match to what is tried after it.
-                distance -= abs(position - other_position)
-            if not (len(choices) == 1 and choices[0][0] in certain):
+            for position, stage in choices:
+                if not taken >> position & 1:
+                    ends_chunk = expected is not None and position != expected
+                    quality = (exact + (stage == EXACT), chunks - ends_chunk, distance)
+                    match = (position, other_position, stage)
+                    successors.append((quality, taken | 1 << position, position + 1, (*matches, match)))
+                    # Not to the match itself, but to what is tried after it: so does the program.
+                    distance -= abs(position - other_position)
+            if not certain:
                 successors.append(((exact, chunks - (expected is not None), distance), taken, None, matches))
-            for successor in successors:
-                # All that follows depends on these two, so only the best of equals goes on.
-                key = successor[1:3]
-                if key not in extended or successor[0] > extended[key][0]:
-                    extended[key] = successor
-        beam = sorted(extended.values(), key=lambda state: state[0], reverse=True)[:BEAM_SIZE]
-    # The chunk that is open at the end counts too.
-    return list(max(beam, key=lambda state: (state[0][0], state[0][1] - (state[2] is not None), state[0][2]))[3])
+        beam = sorted(successors, key=lambda state: state[0], reverse=True)[:BEAM_SIZE]
+
+    def with_last_chunk(state):
+        (exact, chunks, distance), _, expected, _ = state
+        return exact, chunks - (expected is not None), distance
+
+    return list(max(beam, key=with_last_chunk)[3])
 
 
 @lru_cache(maxsize=1 << 18)
@@ -339,7 +335,7 @@ def _jar_path() -> Path | None:
 
 
 def _as_field(words: list[str]) -> str:
-    """Words as a field of METEOR's line protocol, in which ||| divides fields and the end of a line ends the command."""
+    """Words as a field of METEOR's line protocol, where ||| divides fields and a line is a command."""
     return " ".join(" ".join(words).replace("|||", " ").split())
 
 

@@ -31,8 +31,8 @@ _STEP_2 = {
     "fulli": "ful", "lessli": "less", "li": "",
 }  # fmt: skip
 _STEP_3 = {
-    "tional": "tion", "ational": "ate", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic", "ful": "", "ness": "",
-    "ative": "",
+    "tional": "tion", "ational": "ate", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic", "ful": "",
+    "ness": "", "ative": "",
 }  # fmt: skip
 _STEP_4 = dict.fromkeys("al ance ence er ic able ible ant ement ment ent ism ate iti ous ive ize ion".split(), "")
 

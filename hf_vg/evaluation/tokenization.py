@@ -42,7 +42,7 @@ ABBREVIATIONS = """
     adj adm adv al ala alex apr ariz assn assoc asst atty attys aug ave bhd bldg blvd brig bros calif capt cf cmdr
     co col colo comdr conn corp cos cpl ct dak dec dept det dr drs elec ens esq est etc ext feb fla fri ft ga gen
     gov govs hon inc ind insp intl jan jr jul jun kan kans ky lieut lt ltd maj mar md messrs mfg mich minn mlle mme
-    mo mon mont mr mrs ms msgr mt natl neb nev nov oct okla penn pfc ph ph.d plc pres prof profs pte pty pvt rd rep
+    mo mon mont mr mrs ms msgr mt natl neb nev nov oct okla penn pfc ph plc pres prof profs pte pty pvt rd rep
     reps rev rt sen sens sep sept seq sfc sgt spc sq sr st ste supt supts tel tenn thu thurs tue tues univ va vs vt
     wed wis wisc wyo
 """.split()
@@ -83,7 +83,7 @@ _PATTERNS = [
         f"(?i:([a-z]+[aeiouy]{_APOSTROPHE}[aeiou][a-z]*))",
         "(['’]\\d0s|['’]\\d\\d(?!\\S))",
         # Words with a period
-        f"(?i:((?:{'|'.join(map(re.escape, ABBREVIATIONS))})\\.))",
+        f"(?i:(ph\\.d\\.|(?:{'|'.join(ABBREVIATIONS)})\\.))",
         f"((?:{'|'.join(CAPITALIZED_ABBREVIATIONS)})\\.)",
         f"(?i:((?:{'|'.join(NUMBERED)})\\.)) ?\\d",
         f"([A-Za-z]\\.)(?! (?:{'|'.join(SENTENCE_STARTERS)})(?!\\w))",

@@ -13,35 +13,25 @@
 # limitations under the License.
 """Figures of where a model looked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 
-def plot_attention(
-    image: Image.Image,
-    words: Sequence[str],
-    attention: np.ndarray,
-    path: str | Path | None = None,
-    columns: int = 6,
-    title: str | None = None,
-):
+def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None):
     r"""
-    Draws the image, and for each word the image under the map of its attention.
+    Draws each image, and beside it the image under the map of each word of its caption.
 
     Args:
-        image (`PIL.Image.Image`):
-            The image that was captioned.
-        words (`Sequence[str]`), attention (`np.ndarray` of shape `(words, height, width)`):
-            As `pipeline("image-to-text")` returns them with `return_attention=True`.
+        examples (`Mapping` or a sequence of them):
+            Each with an `image` (`PIL.Image.Image`), its `words` (`list[str]`) and their `attention` (`np.ndarray` of
+            shape `(words, height, width)`), the last two as `pipeline("image-to-text")` returns them with
+            `return_attention=True`.
         path (`str` or `Path`, *optional*):
             Where to save the figure; its ending names the format.
-        columns (`int`, *optional*, defaults to 6):
-            Panels a row.
-        title (`str`, *optional*, defaults to the caption):
-            Written above the panels.
 
     Returns:
         `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
@@ -50,27 +40,29 @@ def plot_attention(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
-    if len(words) != len(attention):
-        raise ValueError(f"There must be one map a word, got {len(words)} words and {len(attention)} maps.")
+    examples = [examples] if isinstance(examples, Mapping) else list(examples)
+    for index, example in enumerate(examples):
+        if len(example["words"]) != len(example["attention"]):
+            raise ValueError(
+                f"Example {index} must have one map a word, got {len(example['words'])} words and "
+                f"{len(example['attention'])} maps."
+            )
 
-    panels = len(words) + 1
-    columns = min(columns, panels)
-    rows = -(-panels // columns)
-    figure = Figure(figsize=(1.7 * columns, 1.95 * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    figure.suptitle(" ".join(words) if title is None else title, fontsize=11)
-    for axis in axes:
+    columns = 1 + max((len(example["words"]) for example in examples), default=0)
+    figure = Figure(figsize=(1.3 * columns, 1.55 * max(len(examples), 1)), layout="constrained")
+    axes = figure.subplots(max(len(examples), 1), columns, squeeze=False)
+    for axis in axes.flat:
         axis.axis("off")
-    axes[0].imshow(image, interpolation="nearest")
-    axes[0].set_title("image", fontsize=9, color="0.4")
-    grey = image.convert("L")
-    for axis, word, weights in zip(axes[1:], words, attention, strict=False):
-        # Each map is scaled by its own peak: what is compared is places, not words.
-        scaled = Image.fromarray(np.asarray(weights / max(weights.max(), 1e-12), dtype=np.float32))
-        heat = np.asarray(scaled.resize(image.size, Image.Resampling.BICUBIC)).clip(0, 1)
-        axis.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axis.imshow(heat, cmap="inferno", alpha=0.25 + 0.6 * heat, vmin=0, vmax=1)
-        axis.set_title(word, fontsize=10)
+    for row, example in zip(axes, examples, strict=False):
+        image = example["image"].convert("RGB")
+        row[0].imshow(image)
+        for axis, word, weights in zip(row[1:], example["words"], example["attention"], strict=False):
+            # Each map is scaled by its own peak: what is compared is places, not words.
+            weights = Image.fromarray(np.asarray(weights / max(weights.max(), 1e-12), dtype=np.float32))
+            heat = np.asarray(weights.resize(image.size, Image.Resampling.BICUBIC)).clip(0, 1)
+            axis.imshow(image.convert("L"), cmap="gray", vmin=0, vmax=255)
+            axis.imshow(heat, cmap="inferno", alpha=0.2 + 0.65 * heat, vmin=0, vmax=1)
+            axis.set_title(word, fontsize=10)
     if path is not None:
-        figure.savefig(path, dpi=160)
+        figure.savefig(path, dpi=120)
     return figure

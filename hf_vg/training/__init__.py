@@ -13,6 +13,7 @@
 # limitations under the License.
 
 from .arguments import CaptionerArguments, parse_arguments
+from .captioner import build_captioner
 from .trainer import VgTrainer
 
-__all__ = ["CaptionerArguments", "VgTrainer", "parse_arguments"]
+__all__ = ["CaptionerArguments", "VgTrainer", "build_captioner", "parse_arguments"]

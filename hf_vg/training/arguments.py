@@ -36,7 +36,9 @@ class CaptionerArguments:
     )
     dataset: str = field(default="scenes", metadata={"help": "`scenes`, the micro-world that is made on the spot."})
     num_train_images: int = field(default=4000, metadata={"help": "Scenes to train on."})
-    num_eval_images: int = field(default=500, metadata={"help": "Scenes to validate on, and again as many to test on."})
+    num_eval_images: int = field(
+        default=500, metadata={"help": "Scenes to validate on, and again as many to test on."}
+    )
     image_size: int = field(default=64, metadata={"help": "Width and height of the images given to the model."})
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
     min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
@@ -96,9 +98,7 @@ def parse_arguments(
             parser.error(f"{flag} is given, {_suggest(name, types_of)}")
     if unknown:
         parser.error(f"{unknown[0]!r} belongs to no flag.")
-    return tuple(
-        cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
-    )
+    return tuple(cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

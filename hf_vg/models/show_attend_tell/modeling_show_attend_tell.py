@@ -20,7 +20,9 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from ..vgg.modeling_vgg import VggBackbone
 from .configuration_show_attend_tell import ShowAttendTellConfig
@@ -243,25 +245,20 @@ class ShowAttendTellModelOutput(ModelOutput):
 
 
 @dataclass
-class ShowAttendTellCaptionerOutput(ModelOutput):
+class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
         `loss_caption + attention_penalty * loss_attention`.
+    logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
+        Scores of the next word. `None` in training, where only the loss is wanted.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
         Negative log likelihood of a caption: summed over its words, averaged over captions.
     loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
         The doubly stochastic term of equation 14 for a caption: sum over locations of (1 - sum over time)^2.
-    logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
-        Scores of the next word. `None` in training, where only the loss is wanted.
     """
 
-    loss: torch.FloatTensor | None = None
     loss_caption: torch.FloatTensor | None = None
     loss_attention: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    past_key_values: ShowAttendTellState | None = None
-    cross_attentions: tuple[torch.FloatTensor] | None = None
-    encoder_last_hidden_state: torch.FloatTensor | None = None
 
 
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
@@ -289,8 +286,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         encoder_outputs: ShowAttendTellEncoderOutput | None = None,
         past_key_values: ShowAttendTellState | None = None,
         use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
         image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
@@ -314,7 +310,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             contexts=contexts,
             embeddings=embeddings,
             past_key_values=state if use_cache is not False else None,
-            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),) if output_attentions else None,
+            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),),
             encoder_last_hidden_state=features,
         )
 
@@ -372,8 +368,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         encoder_outputs: ShowAttendTellEncoderOutput | None = None,
         past_key_values: ShowAttendTellState | None = None,
         use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellCaptionerOutput:
         r"""
         labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
@@ -392,7 +387,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            output_attentions=output_attentions or labels is not None,
         )
         states = (outputs.last_hidden_state, outputs.contexts, outputs.embeddings)
 
@@ -404,7 +398,9 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
             num_captions = is_caption.sum().clamp(min=1)
             # Padding is left out before the vocabulary projection, the widest of the model.
-            word_logits = self.deep_output(*(state[is_word] for state in states)) if logits is None else logits[is_word]
+            word_logits = (
+                self.deep_output(*(state[is_word] for state in states)) if logits is None else logits[is_word]
+            )
             loss_caption = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="sum")
             loss_caption = loss_caption / num_captions
             attended = (outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)).sum(dim=1)  # (N, L)
@@ -417,7 +413,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             loss_attention=loss_attention,
             logits=logits,
             past_key_values=outputs.past_key_values,
-            cross_attentions=outputs.cross_attentions if output_attentions else None,
+            cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
         )
 

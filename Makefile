@@ -1,0 +1,49 @@
+# Every target sets up what it needs: `make demo` and `make test` work from a clean clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_DISABLE_TELEMETRY := 1
+export TOKENIZERS_PARALLELISM := false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format bench clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(VENV)/.installed  ## Install the package and all its tools into .venv
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "hf_vg needs Python 3.11 or newer, and $(PYTHON) was not found. Install it, or name yours: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hf_vg needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) can not make virtual environments: install its venv module (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@echo "Setting up $(VENV); this downloads torch and takes a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup  ## Train a captioner on scenes, score it, and draw where it looks (a few minutes)
+	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no recipes/train_captioner.py
+
+test: setup  ## Run the tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup  ## Run the tests, the slow ones included
+	$(BIN)/python -m pytest
+
+check: setup  ## Check format, lint, and transformers' modelling conventions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	@$(BIN)/python tests/mlinter_rules.py > $(VENV)/mlinter_rules.toml
+	$(BIN)/mlinter --no-progress --rules-toml $(VENV)/mlinter_rules.toml hf_vg/models
+
+format: setup  ## Format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## Run the benchmarks, each of which prints ratios
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## Remove the environment and what was made
+	rm -rf $(VENV) outputs build *.egg-info .pytest_cache .ruff_cache
