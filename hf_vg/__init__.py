@@ -13,8 +13,8 @@
 # limitations under the License.
 """Visually grounded language for Hugging Face transformers.
 
-`import hf_vg` makes the Auto classes and `pipeline("image-to-text")` know the models of this package. It imports neither
-torch nor transformers: what it registers is registered at the moment transformers is asked for it.
+`import hf_vg` makes the Auto classes and `pipeline("image-to-text")` know the models of this package. It imports
+neither torch nor transformers: what it registers is registered at the moment transformers is asked for it.
 """
 
 from importlib import import_module

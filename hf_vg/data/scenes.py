@@ -332,7 +332,7 @@ class _Scene:
             form = self.relation(*pair)
         else:
             number = len(self.objects)
-            wanted = self.rng.randint(1 if form == "there" else min(2, number), min(3, number))
+            wanted = self.rng.randint(1, 2) if form == "there" else 2
             taken: set[int] = set()
             for index in self.rng.sample(range(number), number):
                 text, denoted = self.phrase(index, unique=False)

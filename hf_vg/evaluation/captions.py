@@ -73,9 +73,10 @@ def caption_metrics(
     Returns:
         `dict[str, float]`: Fractions from 0 to 1 (CIDEr: 0 to 10), as `pycocoevalcap` gives them.
     """
+    metrics = _check_metrics(metrics, METRICS)
     corpus = _corpus(predictions, references, tokenize)
     results: dict[str, float] = {}
-    for metric in _check_metrics(metrics, METRICS):
+    for metric in metrics:
         results |= _score(corpus, metric, df)[0]
     return results
 
@@ -91,9 +92,10 @@ def caption_scores(
     The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst,
     or to test a difference for significance. Takes the same arguments, but for `"diversity"`, which only a set has.
     """
+    metrics = _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity"))
     corpus = _corpus(predictions, references, tokenize)
     results: dict[str, np.ndarray] = {}
-    for metric in _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity")):
+    for metric in metrics:
         results |= _score(corpus, metric, df)[1]
     return results
 
@@ -141,7 +143,7 @@ def meteor(
     METEOR 1.5: `meteor`, by its authors' Java program, where Java and `pycocoevalcap` are installed. Elsewhere
     `meteor_python`, the same formula without the paraphrase stage, whose scores are not comparable with the former.
     """
-    return _meteor(_corpus(predictions, references, tokenize), java=meteor_java_available())[0]
+    return _meteor(_corpus(predictions, references, tokenize), prefer_java=True)[0]
 
 
 def diversity(
@@ -251,9 +253,9 @@ def _score(
     if metric == "cider":
         return _cider(corpus, df)
     if metric == "meteor":
-        return _meteor(corpus, java=meteor_java_available())
+        return _meteor(corpus, prefer_java=True)
     if metric == "meteor_python":
-        return _meteor(corpus, java=False)
+        return _meteor(corpus, prefer_java=False)
     return _diversity(corpus), {}
 
 
@@ -326,6 +328,8 @@ def _common_subsequences(words: list[str], others: list[list[str]]) -> list[int]
 
 
 def _cider(corpus: CaptionCorpus, df: DocumentFrequencies | None) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    if df is not None and not isinstance(df, DocumentFrequencies):
+        raise TypeError(f"`df` is {type(df).__name__}; make it with `document_frequencies(references)`.")
     if df is None and corpus.num_images == 1:
         logger.warning(
             "CIDEr of a single image is 0, whatever its captions, since every n-gram is in every image: pass the "
@@ -358,7 +362,13 @@ def _cider(corpus: CaptionCorpus, df: DocumentFrequencies | None) -> tuple[dict[
     return {name: float(scores.mean()) for name, scores in per_caption.items()}, per_caption
 
 
-def _meteor(corpus: CaptionCorpus, java: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def _meteor(corpus: CaptionCorpus, prefer_java: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    java = prefer_java and meteor_java_available()
+    if prefer_java and not java:
+        logger.warning_once(
+            "METEOR 1.5 needs Java and `pip install pycocoevalcap`. Giving `meteor_python` in place of `meteor`: it "
+            "leaves out paraphrases, and its scores are not comparable with published ones."
+        )
     name, score = ("meteor", meteor_java) if java else ("meteor_python", meteor_python)
     total, per_caption = score(corpus.predictions, corpus.references)
     return {name: total}, {name: per_caption}

@@ -47,7 +47,7 @@ BEAM_SIZE = 40
 # Seconds that Java has to end by itself.
 CLOSE_TIMEOUT = 5.0
 
-# METEOR's function words: each makes up more than a thousandth of English news.
+# METEOR's list of English function words, which its scores depend on.
 FUNCTION_WORDS = frozenset(
     """
     the , . to of and a in that for " is on 's it with was as said at he by be from have has are his but an this not i

@@ -31,8 +31,8 @@ def scene_caption_metrics(scenes: Sequence[Mapping[str, Any]], captions: Sequenc
             What a model wrote.
 
     Returns:
-        `dict[str, float]`: `bleu1` to `bleu4`; `true`, the share of captions that are true of their scene; and the same
-        for scenes with combinations of attributes that training showed (`true_seen`) and did not (`true_unseen`).
+        `dict[str, float]`: `bleu1` to `bleu4`; `true`, the share of captions that are true of their scene; and the
+        same for scenes with combinations of attributes that training showed (`true_seen`) and did not (`true_unseen`).
     """
     metrics = caption_metrics(list(captions), [scene["captions"] for scene in scenes], metrics=("bleu",))
     truth = [caption_is_true(scene, caption) for scene, caption in zip(scenes, captions, strict=True)]

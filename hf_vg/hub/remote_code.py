@@ -30,8 +30,8 @@ def publish_with_code(model_class: type, auto_class: str):
     r"""
     Makes `model_class.save_pretrained` write the model's code too, and an `auto_map` that points to it.
 
-    `register_for_auto_class`, which does this in transformers, copies files of one folder only. Here a model may import
-    from another model's folder (a backbone), and the copies are rewritten to lie side by side.
+    `register_for_auto_class`, which does this in transformers, copies files of one folder only. Here a model may
+    import from another model's folder (a backbone), and the copies are rewritten to lie side by side.
 
     Args:
         model_class (`type`):

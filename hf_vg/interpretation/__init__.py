@@ -15,4 +15,5 @@
 from .figures import plot_attention
 from .word_attention import attention_maps, attention_of_generated
 
+
 __all__ = ["attention_maps", "attention_of_generated", "plot_attention"]

@@ -54,8 +54,8 @@ class ImageToTextPipeline(Pipeline):
         missing = [name for name in ("image_processor", "tokenizer") if getattr(self, name) is None]
         if missing:
             raise ValueError(
-                f"No {' and no '.join(missing)} could be loaded for {self.model.name_or_path or 'the model'!r}. Save the"
-                f" model's processor beside it (`processor.save_pretrained(folder)`), or give the pipeline `processor=`."
+                f"No {' and no '.join(missing)} could be loaded for {self.model.name_or_path or 'the model'!r}. Save "
+                "its processor beside it (`processor.save_pretrained(folder)`), or give the pipeline `processor=`."
             )
 
     def _sanitize_parameters(

@@ -16,4 +16,5 @@ from .arguments import CaptionerArguments, parse_arguments
 from .captioner import build_captioner
 from .trainer import VgTrainer
 
+
 __all__ = ["CaptionerArguments", "VgTrainer", "build_captioner", "parse_arguments"]

@@ -272,6 +272,11 @@ def test_bad_input_is_named(predictions, references, error, message):
         caption_metrics(predictions, references)
 
 
+def test_df_must_be_document_frequencies():
+    with pytest.raises(TypeError, match=r"`df` is list; make it with `document_frequencies\(references\)`"):
+        cider(["a"], [["a"]], df=[["a"]])
+
+
 def test_unknown_metric_is_named():
     with pytest.raises(ValueError, match="unknown caption metric 'spice': choose from bleu"):
         caption_metrics(["a"], [["a"]], ("bleu", "spice"))

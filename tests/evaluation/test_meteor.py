@@ -142,8 +142,11 @@ def test_python_formula():
 
 
 def test_metric_names_say_which_program(monkeypatch):
+    warnings = []
+    monkeypatch.setattr("hf_vg.evaluation.captions.logger.warning_once", warnings.append)
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java_available", lambda: False)
     assert list(caption_metrics(["a dog"], [["a dog"]], "meteor")) == ["meteor_python"]
+    assert len(warnings) == 1 and "needs Java" in warnings[0]
     assert list(meteor_metric(["a dog"], [["a dog"]])) == ["meteor_python"]
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java_available", lambda: True)
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java", lambda *captions: (0.5, np.array([0.5])))

@@ -1,0 +1,57 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hf_vg.interpretation import attention_maps, attention_of_generated, plot_attention
+
+
+@pytest.mark.parametrize(
+    ("locations", "image_size", "grid"),
+    [
+        (196, (224, 224), (14, 14)),
+        (8, (32, 64), (2, 4)),
+        (8, (64, 32), (4, 2)),
+        (7, (1, 1), (1, 7)),
+        (12, (30, 40), (3, 4)),
+    ],
+)
+def test_maps_have_the_aspect_of_the_image(locations, image_size, grid):
+    attention = torch.rand(2, 3, locations)
+    maps = attention_maps(attention, *image_size)
+    assert maps.shape == (2, 3, *grid)
+    assert torch.equal(maps.flatten(2), attention)
+
+
+def test_outputs_without_attention_are_told_what_is_missing():
+    with pytest.raises(ValueError, match="output_attentions=True"):
+        attention_of_generated(object())
+
+
+def test_figure_shows_each_word_where_it_was_looked_for(tmp_path):
+    image = Image.new("RGB", (64, 64), "white")
+    attention = np.full((2, 4, 4), 1e-3)
+    attention[0, 0, 0] = attention[1, 3, 3] = 1.0  # top left, then bottom right
+    example = {"image": image, "words": ["first", "second"], "attention": attention}
+    figure = plot_attention([example, {**example, "words": ["only"], "attention": attention[:1]}], tmp_path / "f.png")
+    assert [axis.get_title() for axis in figure.axes] == ["", "first", "second", "", "only", ""]
+    heats = [axis.images[1].get_array() for axis in figure.axes[1:3]]
+    assert heats[0][:16, :16].mean() > 10 * heats[0][-16:, -16:].mean()
+    assert heats[1][-16:, -16:].mean() > 10 * heats[1][:16, :16].mean()
+    saved = Image.open(tmp_path / "f.png")
+    assert saved.size[0] > saved.size[1] > 100
+    with pytest.raises(ValueError, match="Example 0 must have one map a word, got 3 words and 2 maps"):
+        plot_attention({**example, "words": ["a", "b", "c"]})
