@@ -16,14 +16,14 @@
 Captions follow a small grammar, for example:
 
     a small red circle
-    two green triangles and a blue square and a little black cross
-    there is a red circle and a pair of crosses
+    two green triangles and a little blue square
+    there is a red circle and a white object
     a red circle is to the left of a large blue square
 
 What they mean:
 
-- "a X": at least one X is in the scene. "two Xs", "a pair of Xs", "three Xs", "four Xs": exactly that many are.
-  An "object" is any shape; "little" means "small" and "big" means "large".
+- "a X": at least one X is in the scene. "two Xs", "three Xs", "four Xs": exactly that many are. An "object" is any
+  shape; "little" means "small" and "big" means "large".
 - "P and Q and ...", with or without "there is" or "there are" (which agrees with P) in front: each phrase holds, and
   they stand for different objects. "a circle and a circle" needs two circles; "two circles and a red circle" is false
   where the red circle is one of the two.
@@ -34,6 +34,7 @@ What they mean:
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import combinations, product
@@ -53,11 +54,11 @@ COLORS = {
     "blue": (40, 85, 235),
     "yellow": (240, 205, 30),
     "purple": (165, 55, 195),
-    "black": (25, 25, 25),
+    "white": (255, 255, 255),
 }
 SHAPES = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
 SIZES = {"small": ("small", "little"), "large": ("large", "big")}
-DETERMINERS = {1: ("a",), 2: ("two", "a pair of"), 3: ("three",), 4: ("four",)}
+DETERMINERS = {1: "a", 2: "two", 3: "three", 4: "four"}
 RELATIONS = ("above", "below", "to the left of", "to the right of")
 PARAPHRASE_TYPES = ("alternation", "forward entailment", "reverse entailment", "equivalence", "independence")
 
@@ -71,13 +72,23 @@ SIDES = {"small": (38, 46), "large": (72, 84)}  # the smallest large shape has 2
 BORDER = 4
 SUPERSAMPLING = 4
 MIN_IMAGE_SIZE = 32
-BACKGROUND = (240, 240, 240)
+BACKGROUND = (200, 200, 200)
+OUTLINE = (40, 40, 40)  # the same for all, so that a shape can be told whatever its colour
+
+CORNERS = {
+    "square": ((0, 0), (1, 0), (1, 1), (0, 1)),
+    "triangle": ((0.5, 0), (1, 1), (0, 1)),
+    "cross": (
+        *((0.3, 0), (0.7, 0), (0.7, 0.3), (1, 0.3), (1, 0.7), (0.7, 0.7)),
+        *((0.7, 1), (0.3, 1), (0.3, 0.7), (0, 0.7), (0, 0.3), (0.3, 0.3)),
+    ),
+}
 
 DOMINANCE = 1.5
 # Shapes are placed farther apart than a relation asks, so that every pair has one and rounding to pixels changes none.
 PLACED_DOMINANCE, PLACED_GAP = 1.7, 8
 
-PAIRS_PER_PARAPHRASE_TYPE = 2  # at most, in a row: without a limit most pairs would be independent
+PAIRS_PER_PARAPHRASE_TYPE = 2  # at most, in a row; without a limit two in three pairs would be independent
 
 
 class Attributes(NamedTuple):
@@ -95,15 +106,15 @@ class Attributes(NamedTuple):
         )
 
 
-# Which of size, colour and shape a noun phrase mentions, and how often.
+# What a noun phrase mentions, and how often.
 MENTIONS = {
-    (False, True, True): 10,
-    (True, True, True): 5,
-    (True, False, True): 1,
-    (False, False, True): 1,
-    (False, True, False): 1,
-    (True, True, False): 1,
-    (True, False, False): 1,
+    ("color", "shape"): 10,
+    ("size", "color", "shape"): 5,
+    ("size", "shape"): 1,
+    ("shape",): 1,
+    ("size", "color"): 1,
+    ("color",): 1,
+    ("size",): 1,
 }
 
 
@@ -123,9 +134,9 @@ NOUNS = {
 PHRASES = {
     f"{determiner} {noun}": (count, attributes)
     for (attributes, plural), nouns in NOUNS.items()
-    for count, determiners in DETERMINERS.items()
+    for count, determiner in DETERMINERS.items()
     if plural == (count > 1)
-    for determiner, noun in product(determiners, nouns)
+    for noun in nouns
 }
 FORMS = ("list", "there", *RELATIONS)
 _BETWEEN_PHRASES = re.compile(
@@ -185,23 +196,18 @@ def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
     if form is None or not phrases or not all(phrase in PHRASES for phrase in phrases):
         return False
 
-    counts = [PHRASES[phrase][0] for phrase in phrases]
-    fitting = [{i for i, obj in enumerate(objects) if PHRASES[phrase][1].fit(obj)} for phrase in phrases]
+    meant = [
+        (count, {i for i, obj in enumerate(objects) if said.fit(obj)}) for count, said in map(PHRASES.get, phrases)
+    ]
     if form in RELATIONS:
-        return counts == [1, 1] and any(
-            i != j and _relation(objects[i]["box"], objects[j]["box"]) == form for i, j in product(*fitting)
+        return [count for count, _ in meant] == [1, 1] and any(
+            _relation(objects[i]["box"], objects[j]["box"]) == form for i, j in product(*(found for _, found in meant))
         )
-    if sum(counts) > len(objects) or any(
-        count > 1 and count != len(found) for count, found in zip(counts, fitting, strict=True)
-    ):
-        return False
     # "two Xs" stands for all the Xs there are; each "a X" may choose among what the counted phrases leave.
-    counted = [i for count, found in zip(counts, fitting, strict=True) if count > 1 for i in found]
-    if len(counted) != len(set(counted)):
+    taken = [i for count, found in meant if count > 1 for i in found]
+    if len(taken) > len(set(taken)) or any(count > 1 and count != len(found) for count, found in meant):
         return False
-    return _can_choose_different(
-        [found - set(counted) for count, found in zip(counts, fitting, strict=True) if count == 1]
-    )
+    return _can_choose_different([found.difference(taken) for count, found in meant if count == 1])
 
 
 def _can_choose_different(sets: list[set[int]]) -> bool:
@@ -225,13 +231,13 @@ def _paraphrase_type(phrase1: Mapping[str, Any], phrase2: Mapping[str, Any]) -> 
 
 
 def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[dict[str, Any]]:
-    number = rng.choices((1, 2, 3, 4), weights=(2, 4, 3, 2))[0]
+    number = rng.choices((1, 2, 3, 4), weights=(1, 4, 3, 2))[0]
     kinds: list[tuple[str, ...]] = []
     # An object without a twin can be singled out in words, so every scene has something to refer to.
     while not any(kinds.count(kind) == 1 for kind in kinds):
         pairs = [rng.choice(HELD_OUT if unseen and i == 0 else SEEN) for i in range(number)]
         for i in range(1, number):
-            if rng.random() < 0.35:  # independent draws would leave little to count
+            if rng.random() < 0.25:  # independent draws would leave little to count
                 pairs[i] = pairs[rng.randrange(i)]
         kinds = [(rng.choice(tuple(SIZES)), *pair) for pair in pairs]
     rng.shuffle(kinds)
@@ -261,18 +267,13 @@ def _draw(objects: Sequence[Mapping[str, Any]], image_size: int) -> bytes:
     draw = ImageDraw.Draw(image)
     for obj in objects:
         left, top, right, bottom = (int(x * SUPERSAMPLING) for x in obj["box"])
-        right, bottom = right - 1, bottom - 1  # PIL paints the last coordinate too
-        fill = COLORS[obj["color"]]
+        width, height = right - left - 1, bottom - top - 1  # PIL paints the last coordinate too
+        style = {"fill": COLORS[obj["color"]], "outline": OUTLINE, "width": image_size * SUPERSAMPLING // 64}
         if obj["shape"] == "circle":
-            draw.ellipse((left, top, right, bottom), fill)
-        elif obj["shape"] == "square":
-            draw.rectangle((left, top, right, bottom), fill)
-        elif obj["shape"] == "triangle":
-            draw.polygon(((left, bottom), (right, bottom), ((left + right) // 2, top)), fill)
+            draw.ellipse((left, top, left + width, top + height), **style)
         else:
-            arm = (right - left) // 3
-            draw.rectangle((left, top + arm, right, bottom - arm), fill)
-            draw.rectangle((left + arm, top, right - arm, bottom), fill)
+            corners = [(left + round(x * width), top + round(y * height)) for x, y in CORNERS[obj["shape"]]]
+            draw.polygon(corners, **style)
     buffer = BytesIO()
     image.reduce(SUPERSAMPLING).save(buffer, "PNG")
     return buffer.getvalue()
@@ -283,15 +284,14 @@ class _Scene:
 
     def __init__(self, rng: random.Random, unseen: bool, image_size: int):
         self.rng = rng
+        self.turns = defaultdict(lambda: rng.randrange(2))
         # Where a held-out pair cannot appear it is not named either, not even in a question whose answer is no.
         self.pairs = SEEN + HELD_OUT if unseen else SEEN
         self.objects = _sample_objects(rng, unseen, image_size)
         self.descriptions = [
             [
-                Attributes(
-                    obj["size"] if size else None, obj["color"] if color else None, obj["shape"] if shape else None
-                )
-                for size, color, shape in MENTIONS
+                Attributes(*(obj[key] if key in mentioned else None for key in Attributes._fields))
+                for mentioned in MENTIONS
             ]
             for obj in self.objects
         ]
@@ -314,12 +314,14 @@ class _Scene:
         return self.rng.choices(descriptions, weights)[0]
 
     def noun(self, said: Attributes, plural: bool = False) -> str:
-        return self.rng.choice(NOUNS[said, plural])
+        # The wordings take turns: chance would repeat itself and leave few equivalent pairs in different words.
+        self.turns[said] += 1
+        return NOUNS[said, plural][self.turns[said] % len(NOUNS[said, plural])]
 
     def phrase(self, index: int, unique: bool) -> tuple[str, list[int]]:
         said = self.describe(index, unique)
         denoted = self.denotations[said]
-        return f"{self.rng.choice(DETERMINERS[len(denoted)])} {self.noun(said, len(denoted) > 1)}", denoted
+        return f"{DETERMINERS[len(denoted)]} {self.noun(said, len(denoted) > 1)}", denoted
 
     def relation(self, index1: int, index2: int) -> str | None:
         return _relation(self.objects[index1]["box"], self.objects[index2]["box"])
@@ -350,9 +352,8 @@ class _Scene:
         texts = self.rng.sample(list(captions), 5)
         rows = []
         for index, caption in enumerate(texts):
-            end = 0
             for text, denoted in captions[caption]:
-                start = caption.index(text, end)
+                start = caption.index(text)
                 end = start + len(text)
                 rows.append({"caption": index, "start": start, "end": end, "text": text, "objects": denoted})
         return texts, rows
@@ -411,7 +412,7 @@ class _Scene:
 
     def referring(self) -> list[dict[str, Any]]:
         expressions = [(f"the {self.noun(self.describe(index, unique=True))}", index) for index in self.identifiable]
-        # "the red circle above the black cross", where "the red circle" alone would not do.
+        # "the red circle above the white cross", where "the red circle" alone would not do.
         for index, descriptions in enumerate(self.descriptions):
             options = []
             for anchor in self.identifiable:
@@ -473,10 +474,11 @@ def load_scenes(
     num_train: int = 4000, num_validation: int = 500, num_test: int = 500, image_size: int = 64, seed: int = 0
 ) -> DatasetDict:
     """
-    Draws a dataset of one to four coloured shapes an image, with true captions and labels for every task.
+    Draws scenes of one to four coloured shapes, with true captions and with labels for every task.
 
-    It is held in memory, uses neither files nor network, and is the same for the same arguments; a row depends only on
-    its split, its index, `seed` and `image_size`, and the last changes nothing but the resolution.
+    The data are held in memory and need neither files nor network. A row depends only on its split, its index, `seed`
+    and `image_size`, and on the last only in its resolution. Text and boxes are the same on every platform, and the
+    bytes of the images are the same for one build of Pillow.
 
     Args:
         num_train (`int`, *optional*, defaults to 4000):
@@ -493,23 +495,22 @@ def load_scenes(
     Returns:
         `datasets.DatasetDict`: `"train"`, `"validation"` and `"test"`, with the columns
 
-        - **image_id**, **image**, and **objects**: what was drawn, boxes as (left, top, right, bottom) in pixels. Every
-          two objects stand in exactly one of the four relations to each other.
-        - **captions** -- five different ones, all true by [`caption_is_true`]. A singular phrase in them fits one object
-          only, a counted one exactly the objects it counts.
-        - **phrases** -- every noun phrase of every caption: its span in characters and the objects it denotes.
-        - **paraphrases** -- pairs of phrases from two captions, with a label for how their meanings relate. Phrases that
-          denote different objects are `independence`. Otherwise they denote the same, and what counts is which of size,
-          colour and shape they mention: the same in other words ("a small cross", "a little cross") is `equivalence`;
-          if the first mentions all that the second does and more ("a small red circle", "a circle") it is
-          `forward entailment`, the other way round `reverse entailment`; if each mentions something that the other
-          leaves out ("a small circle", "a red circle") it is `alternation`. Equal texts, and phrases of which one
-          denotes a part of what the other does, are left out. Each row has at most two pairs of each type.
-        - **questions** -- on colour, shape, number, existence and relation, with answers.
-        - **referring** -- expressions that are true of exactly one object, by its attributes or by its relation to
-          another, with that object and its box.
-        - **unseen** -- whether the scene shows a (colour, shape) pair of `HELD_OUT`, which no training row shows or
-          names: every second row of validation and test.
+        - **image_id**, **image** and **objects** -- what was drawn; boxes are (left, top, right, bottom) in pixels.
+          Any two objects stand in exactly one of the four relations.
+        - **captions** -- five different ones, all true by [`caption_is_true`]. Each of their phrases fits exactly as
+          many objects as it names, so that it is clear which ones it denotes.
+        - **phrases** -- every noun phrase of every caption: its span in characters, and the objects it denotes.
+        - **paraphrases** -- pairs of phrases from two captions and how they relate. `independence`: they denote
+          different objects. The others denote the same, and differ in which of size, colour and shape they mention.
+          `equivalence`: the same, in other words ("a small cross", "a little cross"). `forward entailment`: the first
+          mentions all that the second does, and more ("a small red circle", "a circle"). `reverse entailment`: the
+          other way round. `alternation`: each mentions what the other does not ("a small circle", "a red circle").
+          Left out are equal texts, and pairs of which one denotes only some of the objects of the other.
+        - **questions** -- about colour, shape, number, existence and relation, with their answers.
+        - **referring** -- expressions true of exactly one object, by what it looks like or by where it stands, with
+          that object and its box.
+        - **unseen** -- whether the scene shows a pair of colour and shape that no training row shows or names
+          (`HELD_OUT`): true of every second row of validation and test.
     """
     numbers = {"train": num_train, "validation": num_validation, "test": num_test}
     for split, number in numbers.items():
