@@ -35,6 +35,12 @@ _PUBLIC_NAMES = {
         "ShowAttendTellModel",
         "ShowAttendTellProcessor",
     ],
+    "models.spatial_transformer": [
+        "SpatialTransformerCaptionerConfig",
+        "SpatialTransformerCaptionerForConditionalGeneration",
+        "SpatialTransformerCaptionerModel",
+        "SpatialTransformerCaptionerProcessor",
+    ],
     "models.vgg": ["VggBackbone", "VggConfig"],
     "pipelines": ["ImageToTextPipeline"],
 }
@@ -49,6 +55,12 @@ if TYPE_CHECKING:
         ShowAttendTellForConditionalGeneration,
         ShowAttendTellModel,
         ShowAttendTellProcessor,
+    )
+    from .models.spatial_transformer import (
+        SpatialTransformerCaptionerConfig,
+        SpatialTransformerCaptionerForConditionalGeneration,
+        SpatialTransformerCaptionerModel,
+        SpatialTransformerCaptionerProcessor,
     )
     from .models.vgg import VggBackbone, VggConfig
     from .pipelines import ImageToTextPipeline

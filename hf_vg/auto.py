@@ -27,9 +27,10 @@ def _register_configs():
     from transformers import AutoConfig
 
     from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
+    from .models.spatial_transformer.configuration_spatial_transformer import SpatialTransformerCaptionerConfig
     from .models.vgg.configuration_vgg import VggConfig
 
-    for config_class in (ShowAttendTellConfig, VggConfig):
+    for config_class in (ShowAttendTellConfig, SpatialTransformerCaptionerConfig, VggConfig):
         AutoConfig.register(config_class.model_type, config_class)
 
 
@@ -38,12 +39,15 @@ def _register_models():
 
     from .hub.remote_code import publish_with_code
     from .models.show_attend_tell import modeling_show_attend_tell as show_attend_tell
+    from .models.spatial_transformer import modeling_spatial_transformer as spatial_transformer
     from .models.vgg import modeling_vgg as vgg
 
     for auto_class, model_class in (
         (AutoBackbone, vgg.VggBackbone),
         (AutoModel, show_attend_tell.ShowAttendTellModel),
         (AutoModelForImageTextToText, show_attend_tell.ShowAttendTellForConditionalGeneration),
+        (AutoModel, spatial_transformer.SpatialTransformerCaptionerModel),
+        (AutoModelForImageTextToText, spatial_transformer.SpatialTransformerCaptionerForConditionalGeneration),
     ):
         auto_class.register(model_class.config_class, model_class)
         publish_with_code(model_class, auto_class.__name__)
@@ -54,8 +58,13 @@ def _register_processors():
 
     from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.show_attend_tell.processing_show_attend_tell import ShowAttendTellProcessor
+    from .models.spatial_transformer.configuration_spatial_transformer import SpatialTransformerCaptionerConfig
+    from .models.spatial_transformer.processing_spatial_transformer import SpatialTransformerCaptionerProcessor
 
-    for config_class, processor_class in ((ShowAttendTellConfig, ShowAttendTellProcessor),):
+    for config_class, processor_class in (
+        (ShowAttendTellConfig, ShowAttendTellProcessor),
+        (SpatialTransformerCaptionerConfig, SpatialTransformerCaptionerProcessor),
+    ):
         AutoProcessor.register(config_class, processor_class)
         processor_class.register_for_auto_class("AutoProcessor")
 

@@ -58,7 +58,7 @@ def main():
         args=training_args,
         train_dataset=scenes["train"],
         eval_dataset=scenes["validation"],
-        data_collator=CaptionCollator(processor),
+        data_collator=CaptionCollator(processor, args.max_caption_words),
         processing_class=processor,
     )
     trainer.train()

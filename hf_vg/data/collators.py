@@ -28,10 +28,13 @@ class CaptionCollator:
     Args:
         processor ([`ProcessorMixin`]):
             The captioner's processor, which makes `pixel_values` from images and `labels` from captions.
+        max_caption_words (`int`, *optional*):
+            Captions of more words are left out.
     """
 
-    def __init__(self, processor: ProcessorMixin):
+    def __init__(self, processor: ProcessorMixin, max_caption_words: int | None = None):
         self.processor = processor
+        self.max_caption_words = max_caption_words
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -49,6 +52,11 @@ class CaptionCollator:
             text=[caption for row in rows for caption in row["captions"]],
             return_tensors="pt",
         )
-        captions = batch["labels"].split(counts)
+        labels = batch["labels"]
+        if self.max_caption_words is not None:
+            max_length = self.max_caption_words + 1  # the end token is no word
+            too_long = (labels != -100).sum(dim=-1, keepdim=True) > max_length
+            labels = labels.masked_fill(too_long, -100)[:, :max_length]
+        captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
         return dict(batch)

@@ -42,6 +42,9 @@ class CaptionerArguments:
     image_size: int = field(default=64, metadata={"help": "Width and height of the images given to the model."})
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
     min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    max_caption_words: int | None = field(
+        default=None, metadata={"help": "Captions of more words are not trained on. All are by default."}
+    )
     num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})

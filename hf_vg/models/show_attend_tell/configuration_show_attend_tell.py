@@ -48,6 +48,22 @@ class ShowAttendTellConfig(PreTrainedConfig):
             Layers that map a location's feature to the attention network. The first is linear, the others tanh.
         num_init_layers (`int`, *optional*, defaults to 2):
             Layers that map the mean feature to the first LSTM state. All but the last are ReLU layers.
+        attention_type (`str`, *optional*, defaults to `"soft"`):
+            `"soft"`, the expected context of section 4.2, or `"hard"`, a sampled location of section 4.1.
+        hard_decoding (`str`, *optional*, defaults to `"expected"`):
+            What a hard model sees when it is not trained: the `"expected"` context, as in the authors' code, that of
+            the most probable location (`"argmax"`), or that of a sampled one (`"sample"`).
+        semi_sampling_probability (`float`, *optional*, defaults to 0.5):
+            How often a training batch of a hard model samples locations; the other batches see the expected context.
+        reinforce_weight (`float`, *optional*, defaults to 0.1):
+            lambda_r of the hard gradient. Its reward is the mean negative log likelihood of a caption's words, and the
+            term is summed over the batch, both as in the authors' code.
+        entropy_weight (`float`, *optional*, defaults to 0.002):
+            lambda_e of the hard gradient, summed over the batch as in the authors' code.
+        baseline_decay (`float`, *optional*, defaults to 0.9):
+            Decay of the moving average of rewards that the hard gradient subtracts.
+        attention_temperature (`float`, *optional*, defaults to 1.0):
+            Multiplies the attention's scores before the softmax, so a larger one makes it sharper.
         context_gate (`str`, *optional*, defaults to `"scalar"`):
             The gate beta_t on the context (section 4.2.1): `"scalar"`, one number a step as in the paper, `"vector"`,
             one a channel, or `"none"`.
@@ -58,7 +74,8 @@ class ShowAttendTellConfig(PreTrainedConfig):
         output_from_context (`bool`, *optional*, defaults to `True`):
             Whether the context feeds the deep output layer (L_z z of equation 7).
         attention_penalty (`float`, *optional*, defaults to 1.0):
-            lambda of the doubly stochastic term (equation 14), summed over locations.
+            lambda of the doubly stochastic term (equation 14), summed over locations. For soft attention only: in the
+            authors' code the hard gradient takes its place.
         dropout (`float`, *optional*, defaults to 0.5):
             Dropout on the hidden initialisation layers, on h_t before the output and on the deep output layer.
         embedding_dropout (`float`, *optional*, defaults to 0.0):
@@ -81,6 +98,13 @@ class ShowAttendTellConfig(PreTrainedConfig):
     attention_size: int | None = None
     num_attention_layers: int = 2
     num_init_layers: int = 2
+    attention_type: Literal["soft", "hard"] = "soft"
+    hard_decoding: Literal["expected", "argmax", "sample"] = "expected"
+    semi_sampling_probability: float | int = 0.5
+    reinforce_weight: float | int = 0.1
+    entropy_weight: float | int = 0.002
+    baseline_decay: float | int = 0.9
+    attention_temperature: float | int = 1.0
     context_gate: Literal["scalar", "vector", "none"] = "scalar"
     deep_output_activation: Literal["tanh", "linear"] = "tanh"
     output_from_embedding: bool = True

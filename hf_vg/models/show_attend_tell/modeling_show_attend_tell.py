@@ -31,9 +31,10 @@ from .configuration_show_attend_tell import ShowAttendTellConfig
 class ShowAttendTellState:
     """The recurrent state, standing where `generate` keeps its key-value cache."""
 
-    def __init__(self, hidden: torch.Tensor, memory: torch.Tensor, seen_tokens: int = 0):
+    def __init__(self, hidden: torch.Tensor, memory: torch.Tensor, hidden_weight: torch.Tensor, seen_tokens: int = 0):
         self.hidden = hidden  # (N, n)
         self.memory = memory  # (N, n)
+        self.hidden_weight = hidden_weight  # all that multiplies h, put together once a caption and not once a word
         self.seen_tokens = seen_tokens
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -42,6 +43,60 @@ class ShowAttendTellState:
     def reorder_cache(self, beam_idx: torch.LongTensor):
         self.hidden = self.hidden.index_select(0, beam_idx)
         self.memory = self.memory.index_select(0, beam_idx)
+
+
+class ShowAttendTellWeightGradient(torch.autograd.Function):
+    """
+    Hands the inputs of all steps through to a loop that uses `weights` detached. In the backward pass the gradient of
+    all steps arrives here at once, and one product gives a weight's gradient, where a product and a sum a step would.
+    """
+
+    @staticmethod
+    def forward(ctx, step_inputs, multiplied, *weights):
+        ctx.multiplied = multiplied  # for each weight a list, to which each step adds what it multiplied
+        ctx.weights = weights
+        return step_inputs.view_as(step_inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows = gradient.flatten(0, 1)  # (T * N, outputs)
+        weight_gradients = [
+            rows[:, : weight.shape[0]].T @ torch.cat(steps).to(rows.dtype)
+            for weight, steps in zip(ctx.weights, ctx.multiplied, strict=True)
+        ]
+        return gradient, None, *weight_gradients
+
+
+class ShowAttendTellEnergy(torch.autograd.Function):
+    """
+    Equation 4: u . tanh(key + query) of every location. Its backward pass gives the keys' gradient without the factor
+    u, which is the same in every step and is applied once after their sum (see `ShowAttendTellScaleGradient`).
+    """
+
+    @staticmethod
+    def forward(ctx, keys, query, score):
+        activation = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_()  # (B, K, L, A)
+        ctx.save_for_backward(activation, score)
+        return activation @ score
+
+    @staticmethod
+    def backward(ctx, gradient):
+        activation, score = ctx.saved_tensors
+        score_gradient = gradient.flatten() @ activation.flatten(0, 2)
+        slope = torch.addcmul(activation.new_ones(()), activation, activation, value=-1)
+        slope *= gradient.unsqueeze(-1)
+        return slope.sum(dim=1), slope.sum(dim=2) * score, score_gradient
+
+
+class ShowAttendTellScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, keys, score):
+        ctx.save_for_backward(score)
+        return keys.view_as(keys)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0], None
 
 
 class ShowAttendTellEncoder(nn.Module):
@@ -108,6 +163,7 @@ class ShowAttendTellAttention(nn.Module):
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
+        self.temperature = config.attention_temperature
         self.query = nn.Linear(config.hidden_size, config.attention_size, bias=False)
         # A bias here would cancel in the softmax.
         self.score = nn.Linear(config.attention_size, 1, bias=False)
@@ -116,17 +172,28 @@ class ShowAttendTellAttention(nn.Module):
         self.gate = nn.Linear(config.hidden_size, gate_size) if gate_size else None
 
     def forward(
-        self, hidden: torch.Tensor, features: torch.Tensor, keys: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, locations, _ = features.shape
-        captions = hidden.shape[0] // batch  # captions, or beams, that share an image
-        query = self.query(hidden).view(batch, captions, 1, -1)
-        energy = self.score(torch.tanh(keys.unsqueeze(1) + query)).squeeze(-1)  # (B, K, L)
-        weights = torch.softmax(energy.float(), dim=-1).to(features.dtype)
-        context = torch.bmm(weights, features).flatten(0, 1)  # (N, D)
+        self, query: torch.Tensor, gate: torch.Tensor, features: torch.Tensor, keys: torch.Tensor, choice: str
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        batch, _, feature_size = features.shape
+        query = query.unflatten(0, (batch, -1))  # (B, K, A): the captions, or beams, that share an image
+        score = self.score.weight[0].to(keys.dtype)
+        if torch.compiler.is_compiling():
+            energy = torch.tanh(keys.unsqueeze(1) + query.unsqueeze(2)) @ score
+        else:
+            energy = ShowAttendTellEnergy.apply(keys, query, score)  # (B, K, L)
+        weights = torch.softmax(self.temperature * energy.float(), dim=-1).to(features.dtype)
+        location = None
+        if choice == "expected":
+            context = torch.bmm(weights, features)  # (B, K, D)
+        else:
+            rows = weights.detach().flatten(0, 1)
+            location = rows.argmax(dim=-1) if choice == "argmax" else torch.multinomial(rows.float(), 1).squeeze(-1)
+            index = location.view(batch, -1, 1).expand(-1, -1, feature_size)
+            context = features.gather(1, index)
+        context = context.flatten(0, 1)  # (N, D)
         if self.gate is not None:
-            context = torch.sigmoid(self.gate(hidden)) * context
-        return context, weights.flatten(0, 1)
+            context = torch.sigmoid(gate) * context
+        return context, weights.flatten(0, 1), location
 
 
 class ShowAttendTellDecoder(nn.Module):
@@ -155,7 +222,21 @@ class ShowAttendTellDecoder(nn.Module):
         for layer in self.init_layers:
             mean = self.init_dropout(torch.relu(layer(mean)))
         mean = mean.repeat_interleave(captions, dim=0)
-        return ShowAttendTellState(torch.tanh(self.init_hidden(mean)), torch.tanh(self.init_memory(mean)))
+        from_hidden = [self.gates_from_hidden.weight, self.attention.query.weight]
+        if self.attention.gate is not None:
+            from_hidden.append(self.attention.gate.weight)
+        return ShowAttendTellState(
+            torch.tanh(self.init_hidden(mean)), torch.tanh(self.init_memory(mean)), torch.cat(from_hidden)
+        )
+
+    def context_choice(self) -> str:
+        """How this forward pass makes a context of attention weights."""
+        if self.config.attention_type == "soft":
+            return "expected"
+        if not self.training:
+            return self.config.hard_decoding
+        # One draw a batch, as in the authors' code.
+        return "sample" if torch.rand(()).item() < self.config.semi_sampling_probability else "expected"
 
     def forward(
         self,
@@ -163,7 +244,7 @@ class ShowAttendTellDecoder(nn.Module):
         features: torch.Tensor,
         keys: torch.Tensor,
         past_key_values: ShowAttendTellState | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor], ShowAttendTellState]:
+    ) -> "ShowAttendTellModelOutput":
         if input_ids.shape[0] % features.shape[0]:
             raise ValueError(
                 f"{input_ids.shape[0]} captions can not be shared out evenly among {features.shape[0]} images."
@@ -176,19 +257,53 @@ class ShowAttendTellDecoder(nn.Module):
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         embeddings = self.embedding_dropout(embeddings)
 
+        # What each step adds to the product of h with all its weights: gates, query of the attention, context gate.
+        word_gates = self.gates_from_word(embeddings).transpose(0, 1)  # (T, N, 4n)
+        step_inputs = [word_gates, word_gates.new_zeros(*word_gates.shape[:2], self.config.attention_size)]
+        if self.attention.gate is not None:
+            step_inputs.append(self.attention.gate.bias.to(word_gates.dtype).expand(*word_gates.shape[:2], -1))
+        sizes = [part.shape[-1] for part in step_inputs]
+        step_inputs = torch.cat(step_inputs, dim=-1)
+        hidden_weight, context_weight = past_key_values.hidden_weight, self.gates_from_context.weight
+
+        multiplied = [], []
+        by_hand = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if by_hand:
+            step_inputs = ShowAttendTellWeightGradient.apply(step_inputs, multiplied, hidden_weight, context_weight)
+            hidden_weight, context_weight = hidden_weight.detach(), context_weight.detach()
+            keys = ShowAttendTellScaleGradient.apply(keys, self.attention.score.weight[0].detach().to(keys.dtype))
+        dtype = step_inputs.dtype  # under autocast, that of its products
+        hidden_weight, context_weight = hidden_weight.to(dtype).T, context_weight.to(dtype).T
+
+        choice = self.context_choice()
         hidden, memory = past_key_values.hidden, past_key_values.memory
-        hiddens, contexts, attentions = [], [], []
-        for gates in self.gates_from_word(embeddings).unbind(dim=1):
-            context, weights = self.attention(hidden, features, keys)
-            gates = gates + self.gates_from_hidden(hidden) + self.gates_from_context(context)
+        hiddens, contexts, attentions, locations = [], [], [], []
+        for step_input in step_inputs.unbind():
+            projected = torch.addmm(step_input, hidden.to(dtype), hidden_weight).split(sizes, dim=-1)
+            context, weights, location = self.attention(projected[1], projected[-1], features, keys, choice)
+            gates = torch.addmm(projected[0], context.to(dtype), context_weight)
+            if by_hand:
+                multiplied[0].append(hidden.detach())
+                multiplied[1].append(context.detach())
             input_gate, forget_gate, output_gate, candidate = gates.chunk(4, dim=-1)
             memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
             hidden = torch.sigmoid(output_gate) * torch.tanh(memory)
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(weights)
-        state = ShowAttendTellState(hidden, memory, past_key_values.seen_tokens + input_ids.shape[1])
-        return torch.stack(hiddens, dim=1), torch.stack(contexts, dim=1), embeddings, attentions, state
+            locations.append(location)
+        state = ShowAttendTellState(
+            hidden, memory, past_key_values.hidden_weight, past_key_values.seen_tokens + input_ids.shape[1]
+        )
+        return ShowAttendTellModelOutput(
+            last_hidden_state=torch.stack(hiddens, dim=1),
+            contexts=torch.stack(contexts, dim=1),
+            embeddings=embeddings,
+            past_key_values=state,
+            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),),
+            locations=torch.stack(locations, dim=1) if choice != "expected" else None,
+            encoder_last_hidden_state=features,
+        )
 
 
 class ShowAttendTellPreTrainedModel(PreTrainedModel):
@@ -202,6 +317,8 @@ class ShowAttendTellPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module):
         """Gaussian weights and zero biases; square matrices, and those of each recurrent gate, are orthogonal."""
         super()._init_weights(module)
+        if isinstance(module, ShowAttendTellForConditionalGeneration) and self.config.attention_type == "hard":
+            init.zeros_(module.baseline)
         if isinstance(module, nn.Linear):
             blocks = getattr(module, "orthogonal_blocks", 1)
             if module.out_features == blocks * module.in_features:
@@ -232,6 +349,8 @@ class ShowAttendTellModelOutput(ModelOutput):
         The LSTM's state after the last step.
     cross_attentions (`tuple(torch.FloatTensor)` of one tensor of shape `(captions, 1, length, locations)`):
         alpha_t of each step.
+    locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+        The one location looked at in each step, where hard attention chose one.
     encoder_last_hidden_state (`torch.FloatTensor` of shape `(images, locations, feature_size)`):
         The features attended to.
     """
@@ -241,6 +360,7 @@ class ShowAttendTellModelOutput(ModelOutput):
     embeddings: torch.FloatTensor | None = None
     past_key_values: ShowAttendTellState | None = None
     cross_attentions: tuple[torch.FloatTensor] | None = None
+    locations: torch.LongTensor | None = None
     encoder_last_hidden_state: torch.FloatTensor | None = None
 
 
@@ -248,17 +368,24 @@ class ShowAttendTellModelOutput(ModelOutput):
 class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        `loss_caption + attention_penalty * loss_attention`.
+        With soft attention `loss_caption + attention_penalty * loss_attention`, with hard attention
+        `loss_caption + loss_reinforce + loss_entropy`.
     logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
         Scores of the next word. `None` in training, where only the loss is wanted.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
         Negative log likelihood of a caption: summed over its words, averaged over captions.
     loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
         The doubly stochastic term of equation 14 for a caption: sum over locations of (1 - sum over time)^2.
+    loss_reinforce (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        The term whose gradient is the REINFORCE estimate of hard attention; its value means nothing by itself.
+    loss_entropy (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        Minus the weighted entropy of the locations of hard attention.
     """
 
     loss_caption: torch.FloatTensor | None = None
     loss_attention: torch.FloatTensor | None = None
+    loss_reinforce: torch.FloatTensor | None = None
+    loss_entropy: torch.FloatTensor | None = None
 
 
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
@@ -285,7 +412,6 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         decoder_input_ids: torch.LongTensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | None = None,
         past_key_values: ShowAttendTellState | None = None,
-        use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
@@ -302,17 +428,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             decoder_input_ids = torch.full(
                 (features.shape[0], 1), self.config.decoder_start_token_id, device=features.device
             )
-        hiddens, contexts, embeddings, attentions, state = self.decoder(
-            decoder_input_ids, features, keys, past_key_values
-        )
-        return ShowAttendTellModelOutput(
-            last_hidden_state=hiddens,
-            contexts=contexts,
-            embeddings=embeddings,
-            past_key_values=state if use_cache is not False else None,
-            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),),
-            encoder_last_hidden_state=features,
-        )
+        return self.decoder(decoder_input_ids, features, keys, past_key_values)
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, GenerationMixin):
@@ -330,6 +446,8 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         )
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = nn.Linear(config.embedding_size, config.vocab_size)
+        if config.attention_type == "hard":
+            self.register_buffer("baseline", torch.zeros(()))
         self.post_init()
         # A caption is not the place for a token that stands for words unknown.
         hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
@@ -386,36 +504,63 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
-            use_cache=use_cache,
         )
         states = (outputs.last_hidden_state, outputs.contexts, outputs.embeddings)
 
-        loss = loss_caption = loss_attention = logits = None
-        if labels is None or not self.training:
-            logits = self.deep_output(*states)
+        logits = self.deep_output(*states) if labels is None or not self.training else None
+        losses = {}
         if labels is not None:
             is_word = labels != -100
             is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
             num_captions = is_caption.sum().clamp(min=1)
             # Padding is left out before the vocabulary projection, the widest of the model.
-            word_logits = (
-                self.deep_output(*(state[is_word] for state in states)) if logits is None else logits[is_word]
-            )
-            loss_caption = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="sum")
-            loss_caption = loss_caption / num_captions
-            attended = (outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)).sum(dim=1)  # (N, L)
-            loss_attention = ((1 - attended).square().sum(dim=-1) * is_caption).sum() / num_captions
-            loss = loss_caption + self.config.attention_penalty * loss_attention
+            word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
+            word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
+            losses["loss_caption"] = word_losses.sum() / num_captions
+            attention = outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)  # (N, T, L)
+            uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
+            losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
+            if self.config.attention_type == "soft":
+                loss = losses["loss_caption"] + self.config.attention_penalty * losses["loss_attention"]
+            else:
+                losses["loss_attention"] = losses["loss_attention"].detach()
+                losses |= self.hard_attention_losses(attention, outputs.locations, word_losses.detach(), is_word)
+                loss = losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
+            losses["loss"] = loss
 
         return ShowAttendTellCaptionerOutput(
-            loss=loss,
-            loss_caption=loss_caption,
-            loss_attention=loss_attention,
+            **losses,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            past_key_values=outputs.past_key_values if use_cache is not False else None,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
         )
+
+    def hard_attention_losses(
+        self, attention: torch.Tensor, locations: torch.Tensor | None, word_losses: torch.Tensor, is_word: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        # The terms are sums over the global batch, and DDP takes the mean over processes.
+        processes = torch.distributed.get_world_size() if distributed else 1
+        log_attention = torch.log(attention.float() + 1e-8)
+        entropy = (attention * log_attention).sum()
+        reinforce = attention.new_zeros(())
+        if locations is not None:
+            losses = torch.zeros_like(is_word, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
+            rewards = losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - self.baseline
+            chosen = log_attention.gather(2, locations.unsqueeze(-1)).squeeze(-1) * is_word
+            reinforce = (rewards.unsqueeze(1) * chosen).sum()
+        if self.training:
+            total = torch.stack([word_losses.sum(), is_word.sum().to(word_losses.dtype)])
+            if distributed:
+                torch.distributed.all_reduce(total)
+            # After use, and from the words of all processes, so that it is the same everywhere.
+            self.baseline.lerp_((total[0] / total[1].clamp(min=1)).to(self.baseline), 1 - self.config.baseline_decay)
+        return {
+            "loss_reinforce": processes * self.config.reinforce_weight * reinforce,
+            "loss_entropy": processes * self.config.entropy_weight * entropy,
+        }
 
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         if inputs is None and model_kwargs.get("image_features") is not None:
