@@ -79,7 +79,7 @@ class TorchTransformerCaptioner(nn.Module):
 
 
 def training_step(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(model.train().parameters(), lr=3e-4)
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=3e-4, fused=True)
 
     def step():
         loss_of().backward()

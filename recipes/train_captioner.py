@@ -34,13 +34,14 @@ from transformers.pipelines.pt_utils import KeyDataset
 from hf_vg.data import CaptionCollator, load_scenes, train_word_tokenizer
 from hf_vg.evaluation import scene_caption_metrics
 from hf_vg.interpretation import plot_attention
-from hf_vg.training import CaptionerArguments, VgTrainer, build_captioner, parse_arguments
+from hf_vg.training import CaptionerArguments, VgTrainer, build_captioner, parse_arguments, use_all_cores
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "show_attend_tell_scenes.yaml"
     args, training_args = parse_arguments((CaptionerArguments, TrainingArguments), default_config)
     set_seed(training_args.seed)
+    use_all_cores()
     say = PartialState().print
 
     say(f"\n[1/4] Drawing {args.num_train_images:,} scenes to train on, and {2 * args.num_eval_images:,} to judge by")
@@ -56,8 +57,8 @@ def main():
     trainer = VgTrainer(
         model=model,
         args=training_args,
-        train_dataset=scenes["train"],
-        eval_dataset=scenes["validation"],
+        train_dataset=scenes["train"].select_columns(["image", "captions"]),
+        eval_dataset=scenes["validation"].select_columns(["image", "captions"]),
         data_collator=CaptionCollator(processor, args.max_caption_words),
         processing_class=processor,
     )

@@ -14,7 +14,7 @@
 
 from .arguments import CaptionerArguments, parse_arguments
 from .captioner import build_captioner
-from .trainer import VgTrainer
+from .trainer import VgTrainer, use_all_cores
 
 
-__all__ = ["CaptionerArguments", "VgTrainer", "build_captioner", "parse_arguments"]
+__all__ = ["CaptionerArguments", "VgTrainer", "build_captioner", "parse_arguments", "use_all_cores"]

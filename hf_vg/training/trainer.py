@@ -13,10 +13,21 @@
 # limitations under the License.
 """The Trainer of the recipes."""
 
+import os
 from collections import defaultdict
 
 import torch
 from transformers import Trainer
+
+
+def use_all_cores():
+    """
+    Shares the cores of a machine without an accelerator out among its processes. `accelerate launch` gives each
+    process one thread unless it is told otherwise, which leaves the other cores idle.
+    """
+    if os.environ.get("OMP_NUM_THREADS") == "1" and not torch.accelerator.is_available():
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
 
 
 class VgTrainer(Trainer):

@@ -11,12 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig
+from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, set_seed
 
 from hf_vg.data import train_word_tokenizer
 from hf_vg.models.show_attend_tell import (
@@ -159,6 +161,157 @@ class TestShowAttendTell(CaptionerTesterMixin):
             np.testing.assert_allclose(actual.detach().numpy(), np.stack(steps), atol=1e-6)
         parts = outputs.loss_caption + model.config.attention_penalty * outputs.loss_attention
         torch.testing.assert_close(outputs.loss, parts)
+
+
+class TestShowAttendTellHard(CaptionerTesterMixin):
+    """Hard attention passes everything that soft attention does."""
+
+    model_class = ShowAttendTellForConditionalGeneration
+    auto_class = AutoModelForImageTextToText
+
+    def config(self):
+        # Training batches see expected contexts only, so that losses of two passes can be compared.
+        return tiny_config(attention_type="hard", semi_sampling_probability=0.0)
+
+    def inputs(self, batch_size=3):
+        return tiny_inputs(batch_size)
+
+    def processor(self):
+        return tiny_processor()
+
+
+def hard_model(num_words: int = 12, **options) -> ShowAttendTellForConditionalGeneration:
+    """Without dropout, so that only the sampled locations are random."""
+    set_seed(0)
+    config = tiny_config(backbone_config=None, attention_type="hard", dropout=0.0, vocab_size=num_words, **options)
+    return ShowAttendTellForConditionalGeneration(config).double()
+
+
+def gradients(loss, model) -> torch.Tensor:
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+class TestHardAttention:
+    def test_expected_gradient_is_that_of_the_variational_bound(self):
+        """
+        On 3 locations and 2 words all 9 paths can be enumerated: the bound is sum_s p(s|a) log p(y|s,a), equation 10.
+        The surrogate of many sampled paths must have its gradient up to Monte-Carlo error: each of the estimate's
+        components within 5 standard errors of 40 batches, and the whole within 3% of the exact gradient.
+        """
+        length, paths, batches = 2, 4000, 40
+        # One image whose caption is repeated: with this weight the sum over the batch becomes a mean, and the reward,
+        # a mean over words, becomes the caption's log likelihood.
+        model = hard_model(
+            semi_sampling_probability=1.0, reinforce_weight=length / paths, entropy_weight=0.0, baseline_decay=1.0
+        ).train()
+        features, caption = torch.randn(1, 3, 6).double(), torch.tensor([[5, 0]])
+
+        bound = 0
+        for path in itertools.product(range(3), repeat=length):
+            log_prior, log_likelihood = self.path_log_probabilities(model, features, caption, path)
+            bound = bound + torch.exp(log_prior) * log_likelihood
+        exact = gradients(-bound, model)
+        labels = caption.expand(1, paths, length)
+        estimates = torch.stack(
+            [gradients(model(image_features=features, labels=labels).loss, model) for _ in range(batches)]
+        )
+        mean, error = estimates.mean(dim=0), estimates.std(dim=0) / batches**0.5
+        assert ((mean - exact).abs() <= 5 * error + 1e-9).all()
+        assert (mean - exact).norm() <= 0.03 * exact.norm()
+        # The estimate must be more than the gradient with the attention held fixed.
+        fixed = hard_model(semi_sampling_probability=1.0, reinforce_weight=0.0, entropy_weight=0.0).train()
+        biased = gradients(fixed(image_features=features, labels=labels).loss, fixed)
+        assert (biased - exact).norm() > 0.06 * exact.norm()
+
+    @staticmethod
+    def path_log_probabilities(model, features, caption, path):
+        """log p(s|a) and log p(y|s,a) of one path of locations, through the model's own attention and LSTM."""
+        attention = model.model.decoder.attention
+        forward, step = type(attention).forward, iter(path)
+        log_prior = []
+
+        def forced(self, query, gate, features, keys, choice):
+            _, weights, _ = forward(self, query, gate, features, keys, "expected")
+            location = next(step)
+            log_prior.append(torch.log(weights[0, location]))
+            return torch.sigmoid(gate) * features[:, location], weights, torch.tensor([location])
+
+        with mock.patch.object(type(attention), "forward", forced):
+            states = model.model(image_features=features, decoder_input_ids=torch.tensor([[0, caption[0, 0]]]))
+        logits = model.deep_output(states.last_hidden_state, states.contexts, states.embeddings)
+        log_likelihood = torch.log_softmax(logits, dim=-1).gather(2, caption.unsqueeze(-1)).sum()
+        return torch.stack(log_prior).sum(), log_likelihood
+
+    def test_loss_is_the_surrogate_restated(self):
+        model = hard_model(semi_sampling_probability=1.0).train()
+        model.baseline.fill_(1.5)
+        features, labels = torch.randn(3, 5, 6).double(), tiny_inputs()["labels"]
+        set_seed(3)
+        outputs = model(image_features=features, labels=labels)
+        # The same locations once more, from the same seed.
+        set_seed(3)
+        ids = torch.cat([torch.zeros(3, 1, dtype=torch.long), labels[:, :-1].clamp(min=0)], dim=1)
+        states = model.model(image_features=features, decoder_input_ids=ids)
+        logits = model.deep_output(states.last_hidden_state, states.contexts, states.embeddings)
+        alphas, nll, reinforce, entropy, words = states.cross_attentions[0][:, 0], 0.0, 0.0, 0.0, []
+        for row, caption in enumerate(labels.tolist()):
+            caption = [id for id in caption if id != -100]
+            losses = [-torch.log_softmax(logits[row, t], -1)[id].item() for t, id in enumerate(caption)]
+            words += losses
+            nll += sum(losses) / 3
+            for t in range(len(caption)):
+                alpha = alphas[row, t].tolist()
+                reinforce += (sum(losses) / len(losses) - 1.5) / 10 * math.log(alpha[states.locations[row, t]])
+                entropy += 0.002 * sum(a * math.log(a) for a in alpha)
+        assert outputs.loss_caption.item() == pytest.approx(nll, abs=1e-5)
+        assert outputs.loss_reinforce.item() == pytest.approx(reinforce, abs=1e-5)
+        assert outputs.loss_entropy.item() == pytest.approx(entropy, abs=1e-5)
+        assert outputs.loss.item() == pytest.approx(nll + reinforce + entropy, abs=1e-5)
+        assert not outputs.loss_attention.requires_grad
+        assert model.baseline.item() == pytest.approx(0.9 * 1.5 + 0.1 * sum(words) / len(words), abs=1e-5)
+
+    def test_baseline_is_saved_and_moves_only_in_training(self, tmp_path):
+        model = hard_model().float()
+        features, labels = torch.randn(3, 5, 6), tiny_inputs()["labels"]
+        assert model.baseline == 0
+        model.train()(image_features=features, labels=labels)
+        moved = model.baseline.clone()
+        assert moved > 0
+        model.eval()(image_features=features, labels=labels)
+        assert model.baseline == moved
+        model.save_pretrained(tmp_path)
+        assert AutoModelForImageTextToText.from_pretrained(tmp_path).baseline == moved
+
+    def test_half_of_the_batches_sample(self):
+        model = hard_model().train()
+        features, labels = torch.randn(3, 5, 6).double(), tiny_inputs()["labels"]
+        set_seed(0)
+        sampled = [model(image_features=features, labels=labels).loss_reinforce.item() != 0 for _ in range(100)]
+        assert 35 <= sum(sampled) <= 65
+
+    def test_ways_to_decode(self):
+        features = torch.randn(4, 5, 6).double()
+        inputs = {"image_features": features, "decoder_input_ids": torch.zeros(4, 1, dtype=torch.long)}
+        outputs = {}
+        for choice in ("expected", "argmax", "sample"):
+            set_seed(0)
+            outputs[choice] = hard_model(hard_decoding=choice).eval().model(**inputs)
+        weights = outputs["expected"].cross_attentions[0][:, 0, 0]
+        assert outputs["expected"].locations is None
+        assert torch.equal(outputs["argmax"].locations[:, 0], weights.argmax(dim=-1))
+        gate = outputs["argmax"].contexts[:, 0] / features[torch.arange(4), weights.argmax(dim=-1)]
+        torch.testing.assert_close(gate, gate[:, :1].expand_as(gate))  # the scalar gate, and nothing else
+        assert outputs["sample"].locations.shape == (4, 1)
+        torch.testing.assert_close(outputs["sample"].cross_attentions[0], outputs["argmax"].cross_attentions[0])
+
+    def test_temperature_sharpens(self):
+        inputs = {"image_features": torch.randn(4, 5, 6).double()}
+        plain, sharp = (
+            hard_model(attention_temperature=t).eval().model(**inputs).cross_attentions[0] for t in (1.0, 3.0)
+        )
+        torch.testing.assert_close(torch.softmax(3 * plain.log(), dim=-1), sharp)
 
 
 class TestShowAttendTellModel:

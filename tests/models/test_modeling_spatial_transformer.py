@@ -274,8 +274,12 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         expected, actual = (m(**inputs, output_attentions=output_attentions) for m in (model, compiled))
         torch.testing.assert_close(actual.loss, expected.loss)
-        assert set(actual.keys()) == set(expected.keys())
-        assert len(actual.get("cross_attentions") or ()) == (3 if output_attentions else 0)
+        for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+            if output_attentions:
+                assert len(actual[name]) > 0
+                torch.testing.assert_close(actual[name], expected[name])
+            else:
+                assert actual[name] is None
 
 
 class TestAttention:
@@ -355,17 +359,6 @@ class TestLoss:
         loss = model(inputs["pixel_values"], labels=torch.full_like(inputs["labels"], -100)).loss
         loss.backward()
         assert loss.item() == 0
-
-    def test_gradient_checkpointing_changes_nothing(self):
-        model, inputs = tiny_model(dropout=0.0).train(), tiny_inputs()
-        gradients = []
-        for _ in range(2):
-            model.zero_grad()
-            model(**inputs).loss.backward()
-            gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
-            model.gradient_checkpointing_enable()
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(gradients[1][name], gradient, msg=name)
 
 
 class TestSpatialTransformerCaptionerModel:

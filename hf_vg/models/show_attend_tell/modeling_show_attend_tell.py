@@ -141,6 +141,8 @@ class ShowAttendTellEncoder(nn.Module):
         if image_features is None:
             if self.backbone is None:
                 raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
+            # Convolutions are faster on channels-last images, and their map is then (B, L, D) without a copy.
+            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
                 feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, D, H, W)
             image_features = feature_map.flatten(2).transpose(1, 2).contiguous()

@@ -82,7 +82,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
     scaling: Literal["length", "standard"] = "length"
     max_target_length: int = 16
     dropout: float | int = 0.1
-    use_cache: bool = True
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1

@@ -22,7 +22,6 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Pre
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -32,7 +31,7 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..vgg.modeling_vgg import VggBackbone
@@ -181,7 +180,7 @@ class SpatialTransformerCaptionerFeedForward(nn.Module):
         return self.down_proj(torch.relu(self.up_proj(hidden_states)))
 
 
-class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
+class SpatialTransformerCaptionerEncoderLayer(nn.Module):
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config)
@@ -195,7 +194,7 @@ class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
-class SpatialTransformerCaptionerDecoderLayer(GradientCheckpointingLayer):
+class SpatialTransformerCaptionerDecoderLayer(nn.Module):
     def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config, is_causal=True, layer_idx=layer_idx)
@@ -226,7 +225,6 @@ class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")
-    supports_gradient_checkpointing = True
     _no_split_modules = ["SpatialTransformerCaptionerEncoderLayer", "SpatialTransformerCaptionerDecoderLayer"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
@@ -289,7 +287,6 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         self.layers = nn.ModuleList(
             SpatialTransformerCaptionerEncoderLayer(config) for _ in range(config.encoder_layers)
         )
-        self.gradient_checkpointing = False
         self.post_init()
 
     def train(self, mode: bool = True):
@@ -315,6 +312,8 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         if image_features is None:
             if self.backbone is None:
                 raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
+            # Convolutions are faster on channels-last images, and their map is then (B, H, W, C) without a copy.
+            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
                 feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, C, H, W)
             image_features = feature_map.permute(0, 2, 3, 1)
@@ -370,10 +369,8 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
         self.layers = nn.ModuleList(
             SpatialTransformerCaptionerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)
         )
-        self.gradient_checkpointing = False
         self.post_init()
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -389,7 +386,7 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
                 f"{input_ids.shape[0]} captions can not be shared out evenly among {encoder_hidden_states.shape[0]} "
                 "images."
             )
-        if use_cache and past_key_values is None:
+        if use_cache is not False and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         hidden_states = self.embed_tokens(input_ids)
         # Padding follows a caption's end, so that the causal mask alone hides it from the caption's words.
