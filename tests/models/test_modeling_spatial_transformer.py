@@ -279,7 +279,7 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
                 assert len(actual[name]) > 0
                 torch.testing.assert_close(actual[name], expected[name])
             else:
-                assert actual[name] is None
+                assert getattr(actual, name) is None
 
 
 class TestAttention:
