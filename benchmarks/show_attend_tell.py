@@ -172,7 +172,8 @@ def main():
     args = parser.parse_args()
     model, plain, features, labels = make()
     print(
-        f"{BATCH} captions of 10..18 words, {LOCATIONS} x 512 features, {VOCABULARY} words, {torch.get_num_threads()} threads"
+        f"{BATCH} captions of 10..18 words, {LOCATIONS} x 512 features, {VOCABULARY} words, "
+        f"{torch.get_num_threads()} threads"
     )
 
     if args.only in (None, "train"):
