@@ -449,7 +449,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = nn.Linear(config.embedding_size, config.vocab_size)
         if config.attention_type == "hard":
-            self.register_buffer("baseline", torch.zeros(()))
+            self.baseline = nn.Buffer(torch.zeros(()))
         self.post_init()
         # A caption is not the place for a token that stands for words unknown.
         hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
