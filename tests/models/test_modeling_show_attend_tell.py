@@ -232,8 +232,8 @@ class TestHardAttention:
         forward, step = type(attention).forward, iter(path)
         log_prior = []
 
-        def forced(self, query, gate, features, keys, choice):
-            _, weights, _ = forward(self, query, gate, features, keys, "expected")
+        def forced(self, query, gate, features, keys, choice, loop):
+            _, weights, _ = forward(self, query, gate, features, keys, "expected", loop)
             location = next(step)
             log_prior.append(torch.log(weights[0, location]))
             return torch.sigmoid(gate) * features[:, location], weights, torch.tensor([location])
@@ -253,7 +253,8 @@ class TestHardAttention:
         # The same locations once more, from the same seed.
         set_seed(3)
         ids = torch.cat([torch.zeros(3, 1, dtype=torch.long), labels[:, :-1].clamp(min=0)], dim=1)
-        states = model.model(image_features=features, decoder_input_ids=ids)
+        lengths = (labels != -100).sum(dim=-1)
+        states = model.model(image_features=features, decoder_input_ids=ids, lengths=lengths)
         logits = model.deep_output(states.last_hidden_state, states.contexts, states.embeddings)
         alphas, nll, reinforce, entropy, words = states.cross_attentions[0][:, 0], 0.0, 0.0, 0.0, []
         for row, caption in enumerate(labels.tolist()):
@@ -315,6 +316,29 @@ class TestHardAttention:
 
 
 class TestShowAttendTellModel:
+    @pytest.mark.parametrize(
+        "lengths", [[[2, 5, 0], [7, 0, 3], [1, 4, 4]], [[3], [1], [6]], [[0, 0], [0, 0]], [[4, 4], [4, 4]]]
+    )
+    def test_leaving_ended_captions_out_changes_no_gradient(self, lengths):
+        """Training computes no step past a caption's end. The steps of evaluation, padding included, are the truth."""
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double()
+        features = torch.randn(len(lengths), 4, 6, dtype=torch.double, requires_grad=True)
+        labels = torch.full((len(lengths), len(lengths[0]), 8), -100)
+        for image, caption in np.ndindex(*labels.shape[:2]):
+            labels[image, caption, : lengths[image][caption]] = torch.randint(3, 12, (lengths[image][caption],))
+        results = []
+        for mode in (True, False):
+            model.train(mode).zero_grad()
+            outputs = model(image_features=features, labels=labels)
+            outputs.loss.backward()
+            assert (outputs.logits is None) == mode
+            results.append([outputs.loss_caption, outputs.loss_attention, features.grad.clone()])
+            results[-1] += [parameter.grad for parameter in model.parameters()]
+            assert torch.equal(outputs.encoder_last_hidden_state, features)
+            features.grad = None
+        for left_out, computed in zip(*results, strict=True):
+            torch.testing.assert_close(left_out, computed, rtol=0, atol=1e-12)
+
     def test_base_model_is_the_captioners_own(self, tmp_path):
         captioner = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
         captioner.save_pretrained(tmp_path)

@@ -45,37 +45,49 @@ class ShowAttendTellState:
         self.memory = self.memory.index_select(0, beam_idx)
 
 
-class ShowAttendTellWeightGradient(torch.autograd.Function):
+class ShowAttendTellHoistedGradients(torch.autograd.Function):
     """
-    Hands the inputs of all steps through to a loop that uses `weights` detached. In the backward pass the gradient of
-    all steps arrives here at once, and one product gives a weight's gradient, where a product and a sum a step would.
+    Hands the inputs of all steps through to a loop that uses `keys` and `weights` detached. In the backward pass the
+    gradient of all steps arrives here at once, and what each of them would add up by itself is made in one go.
     """
 
     @staticmethod
-    def forward(ctx, step_inputs, multiplied, *weights):
-        ctx.multiplied = multiplied  # for each weight a list, to which each step adds what it multiplied
-        ctx.weights = weights
+    def forward(ctx, step_inputs, loop, keys, score, *weights):
+        ctx.loop = loop
+        ctx.save_for_backward(score)
+        ctx.weight_sizes = [weight.shape[0] for weight in weights]
         return step_inputs.view_as(step_inputs)
 
     @staticmethod
     def backward(ctx, gradient):
-        rows = gradient.flatten(0, 1)  # (T * N, outputs)
+        (score,) = ctx.saved_tensors
         weight_gradients = [
-            rows[:, : weight.shape[0]].T @ torch.cat(steps).to(rows.dtype)
-            for weight, steps in zip(ctx.weights, ctx.multiplied, strict=True)
+            gradient[:, :size].T @ torch.cat(steps).to(gradient.dtype)
+            for size, steps in zip(ctx.weight_sizes, ctx.loop.multiplied, strict=True)
         ]
-        return gradient, None, *weight_gradients
+        keys_gradient, ctx.loop.keys_gradient = ctx.loop.keys_gradient, None
+        if keys_gradient is not None:
+            keys_gradient = keys_gradient * score
+        return gradient, None, keys_gradient, None, *weight_gradients
+
+
+class ShowAttendTellLoop:
+    """What the steps of one loop leave for `ShowAttendTellHoistedGradients`."""
+
+    def __init__(self, keys: torch.Tensor):
+        self.keys = keys.detach()  # (B, L, A)
+        self.multiplied = [], []  # for each weight, what each step multiplied by it
+        self.keys_gradient = None  # without the factor u, which is the same in every step
 
 
 class ShowAttendTellEnergy(torch.autograd.Function):
-    """
-    Equation 4: u . tanh(key + query) of every location. Its backward pass gives the keys' gradient without the factor
-    u, which is the same in every step and is applied once after their sum (see `ShowAttendTellScaleGradient`).
-    """
+    """Equation 4: u . tanh(key + query) of every location, for the first images of the batch."""
 
     @staticmethod
-    def forward(ctx, keys, query, score):
+    def forward(ctx, query, score, loop):
+        keys = loop.keys[: query.shape[0]]
         activation = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_()  # (B, K, L, A)
+        ctx.loop = loop
         ctx.save_for_backward(activation, score)
         return activation @ score
 
@@ -84,19 +96,13 @@ class ShowAttendTellEnergy(torch.autograd.Function):
         activation, score = ctx.saved_tensors
         score_gradient = gradient.flatten() @ activation.flatten(0, 2)
         slope = torch.addcmul(activation.new_ones(()), activation, activation, value=-1)
-        slope *= gradient.unsqueeze(-1)
-        return slope.sum(dim=1), slope.sum(dim=2) * score, score_gradient
-
-
-class ShowAttendTellScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, keys, score):
-        ctx.save_for_backward(score)
-        return keys.view_as(keys)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.saved_tensors[0], None
+        query_gradient = (gradient.unsqueeze(2) @ slope).squeeze(2) * score
+        if ctx.loop.keys_gradient is None:
+            ctx.loop.keys_gradient = torch.zeros_like(ctx.loop.keys)
+        keys_gradient = ctx.loop.keys_gradient[: gradient.shape[0]]
+        for caption in range(gradient.shape[1]):
+            keys_gradient.addcmul_(slope[:, caption], gradient[:, caption].unsqueeze(-1))
+        return query_gradient, score_gradient, None
 
 
 class ShowAttendTellEncoder(nn.Module):
@@ -174,15 +180,21 @@ class ShowAttendTellAttention(nn.Module):
         self.gate = nn.Linear(config.hidden_size, gate_size) if gate_size else None
 
     def forward(
-        self, query: torch.Tensor, gate: torch.Tensor, features: torch.Tensor, keys: torch.Tensor, choice: str
+        self,
+        query: torch.Tensor,
+        gate: torch.Tensor,
+        features: torch.Tensor,
+        keys: torch.Tensor,
+        choice: str,
+        loop: ShowAttendTellLoop | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         batch, _, feature_size = features.shape
         query = query.unflatten(0, (batch, -1))  # (B, K, A): the captions, or beams, that share an image
         score = self.score.weight[0].to(keys.dtype)
-        if torch.compiler.is_compiling():
-            energy = torch.tanh(keys.unsqueeze(1) + query.unsqueeze(2)) @ score
+        if loop is None:
+            energy = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_() @ score  # (B, K, L)
         else:
-            energy = ShowAttendTellEnergy.apply(keys, query, score)  # (B, K, L)
+            energy = ShowAttendTellEnergy.apply(query, score, loop)
         weights = torch.softmax(self.temperature * energy.float(), dim=-1).to(features.dtype)
         location = None
         if choice == "expected":
@@ -246,47 +258,67 @@ class ShowAttendTellDecoder(nn.Module):
         features: torch.Tensor,
         keys: torch.Tensor,
         past_key_values: ShowAttendTellState | None = None,
+        lengths: torch.LongTensor | None = None,
     ) -> "ShowAttendTellModelOutput":
-        if input_ids.shape[0] % features.shape[0]:
-            raise ValueError(
-                f"{input_ids.shape[0]} captions can not be shared out evenly among {features.shape[0]} images."
-            )
+        (captions, length), images = input_ids.shape, features.shape[0]
+        if captions % images:
+            raise ValueError(f"{captions} captions can not be shared out evenly among {images} images.")
         embeddings = self.embed_tokens(input_ids)
         if past_key_values is None:
-            past_key_values = self.initial_state(features, captions=input_ids.shape[0] // features.shape[0])
+            past_key_values = self.initial_state(features, captions // images)
         if past_key_values.seen_tokens == 0:
             # The first input is a vector of zeros, whatever token holds its place.
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         embeddings = self.embedding_dropout(embeddings)
+        hidden, memory = past_key_values.hidden, past_key_values.memory
+
+        encoder_last_hidden_state = features
+        if lengths is None:
+            positions, shapes = None, [(images, captions // images)] * length
+            word_inputs = embeddings.transpose(0, 1).flatten(0, 1)
+        else:
+            image_order, rows, positions, shapes = longest_first(lengths.view(images, -1), length)
+            word_inputs = embeddings.flatten(0, 1).index_select(0, positions)
+            hidden, memory = hidden.index_select(0, rows), memory.index_select(0, rows)
+            features, keys = features.index_select(0, image_order), keys.index_select(0, image_order)
 
         # What each step adds to the product of h with all its weights: gates, query of the attention, context gate.
-        word_gates = self.gates_from_word(embeddings).transpose(0, 1)  # (T, N, 4n)
-        step_inputs = [word_gates, word_gates.new_zeros(*word_gates.shape[:2], self.config.attention_size)]
+        step_inputs = [self.gates_from_word(word_inputs)]  # (words, 4n), step by step
+        step_inputs.append(step_inputs[0].new_zeros(len(word_inputs), self.config.attention_size))
         if self.attention.gate is not None:
-            step_inputs.append(self.attention.gate.bias.to(word_gates.dtype).expand(*word_gates.shape[:2], -1))
+            step_inputs.append(self.attention.gate.bias.to(step_inputs[0].dtype).expand(len(word_inputs), -1))
         sizes = [part.shape[-1] for part in step_inputs]
         step_inputs = torch.cat(step_inputs, dim=-1)
         hidden_weight, context_weight = past_key_values.hidden_weight, self.gates_from_context.weight
 
-        multiplied = [], []
-        by_hand = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if by_hand:
-            step_inputs = ShowAttendTellWeightGradient.apply(step_inputs, multiplied, hidden_weight, context_weight)
+        loop = None
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            loop = ShowAttendTellLoop(keys)
+            score = self.attention.score.weight[0].detach().to(keys.dtype)
+            step_inputs = ShowAttendTellHoistedGradients.apply(
+                step_inputs, loop, keys, score, hidden_weight, context_weight
+            )
             hidden_weight, context_weight = hidden_weight.detach(), context_weight.detach()
-            keys = ShowAttendTellScaleGradient.apply(keys, self.attention.score.weight[0].detach().to(keys.dtype))
         dtype = step_inputs.dtype  # under autocast, that of its products
         hidden_weight, context_weight = hidden_weight.to(dtype).T, context_weight.to(dtype).T
 
         choice = self.context_choice()
-        hidden, memory = past_key_values.hidden, past_key_values.memory
         hiddens, contexts, attentions, locations = [], [], [], []
-        for step_input in step_inputs.unbind():
+        shape = (images, captions // images)
+        for step_input, (images, captions) in zip(step_inputs.split([b * k for b, k in shapes]), shapes, strict=True):
+            if (images, captions) != shape:  # the others have ended
+                hidden, memory = (
+                    state.unflatten(0, shape)[:images, :captions].flatten(0, 1) for state in (hidden, memory)
+                )
+                if images != shape[0]:
+                    features, keys = features[:images], keys[:images]
+                shape = (images, captions)
             projected = torch.addmm(step_input, hidden.to(dtype), hidden_weight).split(sizes, dim=-1)
-            context, weights, location = self.attention(projected[1], projected[-1], features, keys, choice)
+            context, weights, location = self.attention(projected[1], projected[-1], features, keys, choice, loop)
             gates = torch.addmm(projected[0], context.to(dtype), context_weight)
-            if by_hand:
-                multiplied[0].append(hidden.detach())
-                multiplied[1].append(context.detach())
+            if loop is not None:
+                loop.multiplied[0].append(hidden.detach())
+                loop.multiplied[1].append(context.detach())
             input_gate, forget_gate, output_gate, candidate = gates.chunk(4, dim=-1)
             memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
             hidden = torch.sigmoid(output_gate) * torch.tanh(memory)
@@ -294,18 +326,57 @@ class ShowAttendTellDecoder(nn.Module):
             contexts.append(context)
             attentions.append(weights)
             locations.append(location)
-        state = ShowAttendTellState(
-            hidden, memory, past_key_values.hidden_weight, past_key_values.seen_tokens + input_ids.shape[1]
-        )
+
+        def by_caption(steps: list[torch.Tensor]) -> torch.Tensor:
+            if positions is None:
+                return torch.stack(steps, dim=1)
+            steps = torch.cat(steps)
+            return (
+                steps.new_zeros(input_ids.numel(), *steps.shape[1:])
+                .index_copy(0, positions, steps)
+                .view(*input_ids.shape, *steps.shape[1:])
+            )
+
         return ShowAttendTellModelOutput(
-            last_hidden_state=torch.stack(hiddens, dim=1),
-            contexts=torch.stack(contexts, dim=1),
+            last_hidden_state=by_caption(hiddens),
+            contexts=by_caption(contexts),
             embeddings=embeddings,
-            past_key_values=state,
-            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),),
-            locations=torch.stack(locations, dim=1) if choice != "expected" else None,
-            encoder_last_hidden_state=features,
+            past_key_values=None
+            if positions is not None
+            else ShowAttendTellState(
+                hidden, memory, past_key_values.hidden_weight, past_key_values.seen_tokens + length
+            ),
+            cross_attentions=(by_caption(attentions).unsqueeze(1),),
+            locations=by_caption(locations) if choice != "expected" else None,
+            encoder_last_hidden_state=encoder_last_hidden_state,
         )
+
+
+def longest_first(
+    lengths: torch.LongTensor, max_length: int
+) -> tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor, list[tuple[int, int]]]:
+    """
+    Orders captions so that those going on at any step are the first captions of the first images, or nearly so.
+
+    Args:
+        lengths (`torch.LongTensor` of shape `(images, captions)`):
+            The number of steps of each caption.
+        max_length (`int`):
+            The number of steps that captions are padded to.
+
+    Returns:
+        `tuple`: The order of images; that of rows; the positions in the flattened `(rows, max_length)` that the steps
+        compute, one step after the other; and the number of images and of captions an image in each step.
+    """
+    device = lengths.device
+    image_order = lengths.amax(dim=1).argsort(descending=True, stable=True)
+    lengths, caption_order = lengths[image_order].sort(dim=1, descending=True, stable=True)
+    rows = image_order.unsqueeze(1) * lengths.shape[1] + caption_order
+    going_on = lengths.unsqueeze(-1) > torch.arange(int(lengths.max().clamp(min=1)), device=device)  # (B, K, T)
+    images, captions = (going_on.any(dim=dim).sum(dim=0).clamp(min=1).tolist() for dim in (1, 0))
+    shapes = list(zip(images, captions, strict=True))
+    positions = [(rows[:b, :k] * max_length + step).flatten() for step, (b, k) in enumerate(shapes)]
+    return image_order, rows.flatten(), torch.cat(positions), shapes
 
 
 class ShowAttendTellPreTrainedModel(PreTrainedModel):
@@ -414,6 +485,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         decoder_input_ids: torch.LongTensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | None = None,
         past_key_values: ShowAttendTellState | None = None,
+        lengths: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
@@ -422,6 +494,8 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
             The caption so far, the first id holding the place of the zero vector. The number of captions is a multiple
             K of the number of images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its features.
+        lengths (`torch.LongTensor` of shape `(captions,)`, *optional*):
+            The number of steps wanted of each caption. What is beyond need not be computed, and may be zero.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(pixel_values=pixel_values, image_features=image_features)
@@ -430,7 +504,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             decoder_input_ids = torch.full(
                 (features.shape[0], 1), self.config.decoder_start_token_id, device=features.device
             )
-        return self.decoder(decoder_input_ids, features, keys, past_key_values)
+        return self.decoder(decoder_input_ids, features, keys, past_key_values, lengths)
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, GenerationMixin):
@@ -500,12 +574,15 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             if decoder_input_ids is None:
                 decoder_input_ids = labels.new_full(labels.shape, self.config.decoder_start_token_id)
                 decoder_input_ids[:, 1:] = labels[:, :-1].clamp(min=0)
+        # Shapes that change with every batch are not for a compiled model.
+        only_words = labels is not None and self.training and not torch.compiler.is_compiling()
         outputs = self.model(
             pixel_values=pixel_values,
             image_features=image_features,
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
+            lengths=(labels != -100).sum(dim=-1) if only_words else None,
         )
         states = (outputs.last_hidden_state, outputs.contexts, outputs.embeddings)
 
