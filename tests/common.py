@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoProcessor, set_seed
 
 import hf_vg  # noqa: F401
+from hf_vg.interpretation import attention_maps, word_maps
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -286,6 +287,29 @@ class CaptionerTesterMixin(ModelTesterMixin):
             (attention,) = model(**self.inputs(), output_attentions=True).cross_attentions[-1:]
         torch.testing.assert_close(attention.sum(dim=-1), torch.ones(attention.shape[:-1]))
 
+    @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+    def test_word_maps_follow_the_words(self, kwargs):
+        """The map of a word is the attention that the finished caption has at the step that wrote it."""
+        model, images = self.model(), self.images()
+        tokenizer = self.processor().tokenizer
+        outputs = self.generate(model, images, output_attentions=True, return_dict_in_generate=True, **kwargs)
+        with torch.no_grad():
+            teacher_forced = model(**images, decoder_input_ids=outputs.sequences[:, :-1], output_attentions=True)
+        attentions = torch.stack([layer.mean(dim=1) for layer in teacher_forced.cross_attentions]).mean(dim=0)
+        height, width = images["pixel_values"].shape[-2:]
+        captions = word_maps(outputs, tokenizer, height, width)
+        assert len(captions) == 3
+        for ids, attention, caption in zip(outputs.sequences, attentions, captions, strict=True):
+            words = [
+                (id, row) for id, row in zip(ids[1:], attention, strict=True) if id not in tokenizer.all_special_ids
+            ]
+            assert [word for word, _ in caption] == [tokenizer.decode([id]) for id, _ in words]
+            for (_, word_map), (_, row) in zip(caption, words, strict=True):
+                assert word_map.shape == (height, width) and word_map.sum().item() == pytest.approx(1)
+                grid = attention_maps(row, height, width)
+                larger = torch.nn.functional.interpolate(grid[None, None], (height, width), mode="bilinear")[0, 0]
+                torch.testing.assert_close(word_map, larger / larger.sum(), rtol=1e-4, atol=1e-6)
+
     def test_unknown_word_and_padding_are_never_generated(self):
         model, images = self.model(), self.images()
         hidden = {model.config.unk_token_id, model.config.pad_token_id}
@@ -296,6 +320,51 @@ class CaptionerTesterMixin(ModelTesterMixin):
             assert not hidden & set(written)
         asked_for = self.generate(model, images, suppress_tokens=None)
         assert hidden & set(asked_for[:, 1:].flatten().tolist())
+
+    @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+    def test_caption_that_never_ends_is_returned_as_far_as_it_came(self, kwargs):
+        model, images = self.model(), self.images()
+        eos = model.config.eos_token_id
+        model.get_output_embeddings().bias.data[eos] = -100.0
+        generated = self.generate(model, images, max_new_tokens=5, **kwargs)[:, 1:]
+        assert generated.shape == (3, 5) and eos not in generated
+
+    def test_least_length_and_length_penalty(self):
+        model, images = self.model(), self.images()
+        eos = model.config.eos_token_id
+        model.get_output_embeddings().bias.data[eos] = 4.0  # as if every caption were to end at once
+
+        def lengths(**kwargs) -> list[int]:
+            rows = self.generate(model, images, num_beams=4, **kwargs)[:, 1:].tolist()
+            return [row.index(eos) if eos in row else len(row) for row in rows]
+
+        shortest = lengths(length_penalty=-2.0)
+        assert max(shortest) < 4 and min(lengths(min_new_tokens=5)) >= 4
+        assert sum(lengths(length_penalty=8.0)) > sum(shortest)
+
+    def test_gradient_checkpointing_changes_no_gradient(self):
+        set_seed(0)
+        model, inputs, gradients = self.model().train(), self.inputs(), []
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        recomputed = []
+        for checkpointing in (False, True):
+            if checkpointing:
+                model.gradient_checkpointing_enable()
+                for module in model.modules():
+                    if getattr(module, "gradient_checkpointing", False):
+                        plain = module._gradient_checkpointing_func
+                        module._gradient_checkpointing_func = lambda *args, plain=plain: (
+                            recomputed.append(1) or plain(*args)
+                        )
+            set_seed(1)
+            model(**inputs).loss.backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+            model.zero_grad()
+        assert recomputed
+        for plain, checkpointed in zip(*gradients, strict=True):
+            torch.testing.assert_close(checkpointed, plain, rtol=1e-5, atol=1e-7)
 
     def test_captions_of_an_image_share_it(self):
         """Labels of shape (images, captions, length) give the loss of the captions with their images repeated."""

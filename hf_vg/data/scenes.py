@@ -186,6 +186,50 @@ def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
     Returns:
         `bool`: `True` if the caption is true of the scene.
     """
+    parsed = _parse(scene, caption)
+    if parsed is None:
+        return False
+    form, meant = parsed
+    if form in RELATIONS:
+        return all(denoted for _, _, denoted in meant)
+    # "two Xs" stands for all the Xs there are; each "a X" may choose among what the counted phrases leave.
+    taken = [i for _, count, found in meant if count > 1 for i in found]
+    if len(taken) > len(set(taken)) or any(count > 1 and count != len(found) for _, count, found in meant):
+        return False
+    return _can_choose_different([found.difference(taken) for _, count, found in meant if count == 1])
+
+
+def caption_phrases(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str) -> list[dict[str, Any]]:
+    """
+    The noun phrases of any caption of the grammar, and what they may denote in a scene.
+
+    Args:
+        scene (`Mapping` or `Sequence[Mapping]`):
+            A row of [`load_scenes`], or its `"objects"`.
+        caption (`str`):
+            Any text, as for [`caption_is_true`].
+
+    Returns:
+        `list[dict]`: For each phrase its `text`, the `start` and `end` of its words among the caption's words, and
+        the `objects` that fit it. Empty for text outside the grammar.
+    """
+    parsed = _parse(scene, caption)
+    if parsed is None:
+        return []
+    rows, start = [], 0
+    words = caption.lower().rstrip(". \n\t").split()
+    for text, _, denoted in parsed[1]:
+        length = len(text.split())
+        start = next(i for i in range(start, len(words)) if words[i : i + length] == text.split())
+        rows.append({"text": text, "start": start, "end": start + length, "objects": sorted(denoted)})
+        start += length
+    return rows
+
+
+def _parse(
+    scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str
+) -> tuple[str, list[tuple[str, int, set[int]]]] | None:
+    """The form of a caption, and the text, number and fitting objects of its phrases; `None` outside the grammar."""
     if not isinstance(caption, str):
         raise TypeError(f"caption must be a str, got {type(caption).__name__}: {caption!r}")
     objects = scene["objects"] if isinstance(scene, Mapping) else scene
@@ -194,20 +238,22 @@ def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
     # Reading is writing the other way round: what the generator would not write so is outside the grammar.
     form = next((form for form in FORMS if _render(form, phrases) == text), None)
     if form is None or not phrases or not all(phrase in PHRASES for phrase in phrases):
-        return False
-
-    meant = [
-        (count, {i for i, obj in enumerate(objects) if said.fit(obj)}) for count, said in map(PHRASES.get, phrases)
-    ]
+        return None
+    meant = []
+    for phrase in phrases:
+        count, said = PHRASES[phrase]
+        meant.append((phrase, count, {i for i, obj in enumerate(objects) if said.fit(obj)}))
     if form in RELATIONS:
-        return [count for count, _ in meant] == [1, 1] and any(
-            _relation(objects[i]["box"], objects[j]["box"]) == form for i, j in product(*(found for _, found in meant))
-        )
-    # "two Xs" stands for all the Xs there are; each "a X" may choose among what the counted phrases leave.
-    taken = [i for count, found in meant if count > 1 for i in found]
-    if len(taken) > len(set(taken)) or any(count > 1 and count != len(found) for count, found in meant):
-        return False
-    return _can_choose_different([found.difference(taken) for count, found in meant if count == 1])
+        if [count for _, count, _ in meant] != [1, 1]:
+            return None
+        # Only those of which the relation holds.
+        pairs = [
+            (i, j)
+            for i, j in product(*(found for _, _, found in meant))
+            if _relation(objects[i]["box"], objects[j]["box"]) == form
+        ]
+        meant = [(phrase, count, {pair[place] for pair in pairs}) for place, (phrase, count, _) in enumerate(meant)]
+    return form, meant
 
 
 def _can_choose_different(sets: list[set[int]]) -> bool:
@@ -254,11 +300,14 @@ def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[d
         box = (left, top, left + side, top + side)
         if all(_relation(box, other, PLACED_DOMINANCE, PLACED_GAP) for other in boxes):
             boxes.append(box)
+    # Captions name objects in this order, and the first more often. People too speak of what stands out, and read on
+    # from left to right; were it left to chance, no model could know where to look before a word is chosen.
+    placed = sorted(zip(kinds, boxes, strict=True), key=lambda item: (item[0][0] != "large", item[1][0]))
     # The drawing is made of quarters of a pixel, which float32 holds exactly.
     scale = image_size * SUPERSAMPLING / GRID
     return [
         {"shape": shape, "color": color, "size": size, "box": [round(x * scale) / SUPERSAMPLING for x in box]}
-        for (size, color, shape), box in zip(kinds, boxes, strict=True)
+        for (size, color, shape), box in placed
     ]
 
 
@@ -326,21 +375,26 @@ class _Scene:
     def relation(self, index1: int, index2: int) -> str | None:
         return _relation(self.objects[index1]["box"], self.objects[index2]["box"])
 
+    def by_salience(self, indices: Sequence[int]) -> list[int]:
+        """A random order, in which each object comes first three times as often as the next."""
+        return sorted(indices, key=lambda index: self.rng.random() ** 3**index, reverse=True)
+
     def caption(self, form: str) -> tuple[str, list[tuple[str, list[int]]]]:
         phrases = []
         if form == "relation":
-            pair = self.rng.sample(self.identifiable, 2)
+            pair = sorted(self.by_salience(self.identifiable)[:2])
             phrases = [self.phrase(index, unique=True) for index in pair]
             form = self.relation(*pair)
         else:
             number = len(self.objects)
             wanted = self.rng.randint(1, 2) if form == "there" else 2
             taken: set[int] = set()
-            for index in self.rng.sample(range(number), number):
+            for index in self.by_salience(range(number)):
                 text, denoted = self.phrase(index, unique=False)
                 if len(phrases) < wanted and taken.isdisjoint(denoted):
                     phrases.append((text, denoted))
                     taken.update(denoted)
+            phrases.sort(key=lambda phrase: phrase[1])
         return _render(form, [text for text, _ in phrases]), phrases
 
     def captions(self) -> tuple[list[str], list[dict[str, Any]]]:
@@ -496,9 +550,9 @@ def load_scenes(
         `datasets.DatasetDict`: `"train"`, `"validation"` and `"test"`, with the columns
 
         - **image_id**, **image** and **objects** -- what was drawn; boxes are (left, top, right, bottom) in pixels.
-          Any two objects stand in exactly one of the four relations.
+          Any two objects stand in exactly one of the four relations. Large ones come first, then those to the left.
         - **captions** -- five different ones, all true by [`caption_is_true`]. Each of their phrases fits exactly as
-          many objects as it names, so that it is clear which ones it denotes.
+          many objects as it names, so that it is clear which ones it denotes. They name objects in their order.
         - **phrases** -- every noun phrase of every caption: its span in characters, and the objects it denotes.
         - **paraphrases** -- pairs of phrases from two captions and how they relate. `independence`: they denote
           different objects. The others denote the same, and differ in which of size, colour and shape they mention.

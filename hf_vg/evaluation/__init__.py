@@ -21,7 +21,9 @@ from .captions import (
     document_frequencies,
     make_compute_metrics,
 )
-from .scenes import scene_caption_metrics
+from .grounding import grounding_metrics, phrase_box_accuracy
+from .retrieval import retrieval_metrics, retrieval_ranks
+from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .tokenization import ptb_tokenize
 
 
@@ -30,7 +32,12 @@ __all__ = [
     "caption_metrics",
     "caption_scores",
     "document_frequencies",
+    "grounding_metrics",
     "make_compute_metrics",
+    "phrase_box_accuracy",
     "ptb_tokenize",
+    "retrieval_metrics",
+    "retrieval_ranks",
     "scene_caption_metrics",
+    "scene_grounding_metrics",
 ]

@@ -16,8 +16,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..data.scenes import caption_is_true
+from ..data.scenes import caption_is_true, caption_phrases
 from .captions import caption_metrics
+from .grounding import grounding_metrics
 
 
 def scene_caption_metrics(scenes: Sequence[Mapping[str, Any]], captions: Sequence[str]) -> dict[str, float]:
@@ -43,3 +44,29 @@ def scene_caption_metrics(scenes: Sequence[Mapping[str, Any]], captions: Sequenc
     }
     metrics.update({name: sum(group) / len(group) for name, group in groups.items() if group})
     return metrics
+
+
+def scene_grounding_metrics(
+    scenes: Sequence[Mapping[str, Any]], captions: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    r"""
+    Judges where a captioner looked while it wrote each noun, the last word of a phrase such as "two red circles".
+
+    Args:
+        scenes (`Sequence[Mapping]`):
+            Rows of [`load_scenes`]; of them `image` and `objects` are read.
+        captions (`Sequence[Mapping]`):
+            For each the `generated_text` and the `attention` that `pipeline("image-to-text")` gives with
+            `return_attention=True`. Phrases that fit nothing in their scene name no place, and are left out.
+
+    Returns:
+        `dict[str, float]`: As [`grounding_metrics`].
+    """
+    maps, boxes, image_sizes = [], [], []
+    for scene, caption in zip(scenes, captions, strict=True):
+        for phrase in caption_phrases(scene, caption["generated_text"]):
+            if phrase["objects"]:
+                maps.append(caption["attention"][phrase["end"] - 1])
+                boxes.append([scene["objects"][index]["box"] for index in phrase["objects"]])
+                image_sizes.append(scene["image"].size)
+    return grounding_metrics(maps, boxes, image_sizes)

@@ -13,7 +13,7 @@
 # limitations under the License.
 
 from .figures import plot_attention
-from .word_attention import attention_maps, attention_of_generated
+from .word_attention import attention_maps, attention_of_generated, word_maps
 
 
-__all__ = ["attention_maps", "attention_of_generated", "plot_attention"]
+__all__ = ["attention_maps", "attention_of_generated", "plot_attention", "word_maps"]

@@ -14,6 +14,7 @@
 """Where a captioner looked while it wrote each word."""
 
 import torch
+from transformers import PreTrainedTokenizerBase
 from transformers.generation import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
@@ -47,6 +48,42 @@ def attention_of_generated(outputs: ModelOutput) -> torch.Tensor:
         followed = weights[tokens, rows.clamp(min=0)]
         return followed * (rows >= 0).unsqueeze(-1)
     return weights.transpose(0, 1)
+
+
+def word_maps(
+    outputs: ModelOutput, tokenizer: PreTrainedTokenizerBase, image_height: int, image_width: int
+) -> list[list[tuple[str, torch.Tensor]]]:
+    r"""
+    The words that were generated, each with where the model looked in the image it was given.
+
+    Args:
+        outputs ([`ModelOutput`]):
+            As for [`attention_of_generated`].
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            The captioner's tokenizer.
+        image_height (`int`), image_width (`int`):
+            Size of the maps: that of `pixel_values`, or of the part of the image that the processor made them of.
+
+    Returns:
+        `list[list[tuple[str, torch.Tensor]]]`: For each sequence its words without special tokens, each with a map of
+        shape `(image_height, image_width)` that sums to 1.
+    """
+    attention = attention_of_generated(outputs)
+    maps = attention_maps(attention, image_height, image_width)
+    maps = torch.nn.functional.interpolate(
+        maps.float(), size=(image_height, image_width), mode="bilinear", align_corners=False
+    )
+    maps = maps / maps.sum(dim=(-2, -1), keepdim=True).clamp(min=1e-12)
+    special_ids = set(tokenizer.all_special_ids)
+    generated = outputs.sequences[:, -attention.shape[1] :]  # without the start token
+    return [
+        [
+            (tokenizer.decode([id]).strip(), word_map)
+            for id, word_map in zip(ids, sequence_maps, strict=True)
+            if id not in special_ids
+        ]
+        for ids, sequence_maps in zip(generated.tolist(), maps, strict=True)
+    ]
 
 
 def attention_maps(attention: torch.Tensor, image_height: int = 1, image_width: int = 1) -> torch.Tensor:

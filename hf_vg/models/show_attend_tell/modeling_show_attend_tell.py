@@ -385,6 +385,7 @@ class ShowAttendTellPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True  # of the backbone, where it is trained
 
     @torch.no_grad()
     def _init_weights(self, module):

@@ -22,6 +22,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Pre
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
 from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -180,7 +181,7 @@ class SpatialTransformerCaptionerFeedForward(nn.Module):
         return self.down_proj(torch.relu(self.up_proj(hidden_states)))
 
 
-class SpatialTransformerCaptionerEncoderLayer(nn.Module):
+class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config)
@@ -194,7 +195,7 @@ class SpatialTransformerCaptionerEncoderLayer(nn.Module):
         return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
-class SpatialTransformerCaptionerDecoderLayer(nn.Module):
+class SpatialTransformerCaptionerDecoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config, is_causal=True, layer_idx=layer_idx)
@@ -226,6 +227,7 @@ class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")
     _no_split_modules = ["SpatialTransformerCaptionerEncoderLayer", "SpatialTransformerCaptionerDecoderLayer"]
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
