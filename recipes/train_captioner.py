@@ -28,18 +28,25 @@ from pathlib import Path
 
 from accelerate import PartialState
 from tqdm.auto import tqdm
-from transformers import TrainingArguments, pipeline, set_seed
+from transformers import pipeline, set_seed
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import CaptionCollator, load_scenes, train_word_tokenizer
-from hf_vg.evaluation import scene_caption_metrics
+from hf_vg.evaluation import scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
-from hf_vg.training import CaptionerArguments, VgTrainer, build_captioner, parse_arguments, use_all_cores
+from hf_vg.training import (
+    CaptionerArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    build_captioner,
+    parse_arguments,
+    use_all_cores,
+)
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "show_attend_tell_scenes.yaml"
-    args, training_args = parse_arguments((CaptionerArguments, TrainingArguments), default_config)
+    args, training_args = parse_arguments((CaptionerArguments, VgTrainingArguments), default_config)
     set_seed(training_args.seed)
     use_all_cores()
     say = PartialState().print
@@ -70,20 +77,23 @@ def main():
     say(f"\n[3/4] Captioning the {args.num_eval_images:,} test scenes with pipeline('image-to-text')")
     captioner = pipeline("image-to-text", model=training_args.output_dir, num_beams=args.num_beams)
     images = KeyDataset(scenes["test"], "image")
-    outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size)
-    captions = [output[0]["generated_text"] for output in tqdm(outputs, total=len(images), unit="image")]
-    metrics = scene_caption_metrics(scenes["test"], captions)
+    outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
+    captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]
+    metrics = scene_caption_metrics(scenes["test"], [caption["generated_text"] for caption in captions])
+    metrics |= scene_grounding_metrics(scenes["test"], captions)
     trainer.save_metrics("test", metrics)
     say("  BLEU-1..4 " + " / ".join(f"{100 * metrics[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
     say(f"  true captions, combinations seen in training   {metrics['true_seen']:.1%}")
     say(f"  true captions, combinations never seen         {metrics['true_unseen']:.1%}")
+    say(f"  peak of a noun's map in the box of its object  {metrics['pointing']:.1%}")
+    say(f"  the same, by chance                            {metrics['pointing_random']:.1%}")
 
-    say(f"\n[4/4] Drawing where the model looked in {args.num_figures} of them")
-    examples = []
-    for image in (images[index] for index in range(min(args.num_figures, len(images)))):
-        (caption,) = captioner(image, return_attention=True)
-        say(f"  {caption['generated_text']}")
-        examples.append({"image": image, **caption})
+    examples = [
+        {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)
+    ]
+    say(f"\n[4/4] Drawing where the model looked in {len(examples)} of them")
+    for example in examples:
+        say(f"  {example['generated_text']}")
     figure = Path(training_args.output_dir) / "attention.png"
     plot_attention(examples, figure)
     say(

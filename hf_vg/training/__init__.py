@@ -12,9 +12,16 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-from .arguments import CaptionerArguments, parse_arguments
+from .arguments import CaptionerArguments, VgTrainingArguments, parse_arguments
 from .captioner import build_captioner
 from .trainer import VgTrainer, use_all_cores
 
 
-__all__ = ["CaptionerArguments", "VgTrainer", "build_captioner", "parse_arguments", "use_all_cores"]
+__all__ = [
+    "CaptionerArguments",
+    "VgTrainer",
+    "VgTrainingArguments",
+    "build_captioner",
+    "parse_arguments",
+    "use_all_cores",
+]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 
 @dataclass
@@ -48,6 +48,23 @@ class CaptionerArguments:
     num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
+
+
+@dataclass
+class VgTrainingArguments(TrainingArguments):
+    """transformers' own, and what [`VgTrainer`] adds to them."""
+
+    max_length_difference: int | None = field(
+        default=None,
+        metadata={
+            "help": "Draw batches of rows whose lengths, in the column `length_column_name`, differ by no more than "
+            "this; 0 is one length a batch. By default rows are drawn as `train_sampling_strategy` says."
+        },
+    )
+    backbone_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the image network, which `--model.freeze_backbone false` thaws."},
+    )
 
 
 def parse_arguments(

@@ -1,0 +1,114 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Batches of rows whose captions are of one length, or of near lengths."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch.utils.data import Sampler
+
+
+class LengthBatchSampler(Sampler[list[int]]):
+    r"""
+    Draws batches of rows that are equally long, or nearly so, from the lengths alone: no row is read. Show, Attend and
+    Tell (section 4.3) draws a length at random and then a batch of that length, which is what `max_difference=0` does.
+
+    The batches depend on the lengths, the seed and the epoch, and on nothing else, so an interrupted epoch continues
+    where it stopped. With several processes each takes every `num_processes`-th batch, as accelerate hands them out.
+    These are parts of one larger batch, which is that of one process with `num_processes` times the batch size: at
+    every step all processes have the same length and as many rows. So that they do, up to `num_processes - 1` rows of
+    a batch that can not be shared out evenly are drawn twice.
+
+    transformers' `train_sampling_strategy="group_by_length"` sorts random chunks of the data instead, which mixes
+    lengths, and takes its order from the global random state, which neither a resumed run nor another process shares.
+
+    Args:
+        lengths (`Sequence[int]`):
+            The length of each row.
+        batch_size (`int`):
+            Rows of a batch, of each process. The last batch of a length is smaller.
+        max_difference (`int`, *optional*, defaults to 0):
+            How much the lengths of a batch may differ.
+        num_processes (`int`, *optional*, defaults to 1):
+            The processes that share the batches.
+        seed (`int`, *optional*, defaults to 0):
+            The seed, to which the epoch is added.
+    """
+
+    # To accelerate, a batch sampler without a batch size is one whose batches differ in size.
+    batch_size = None
+    drop_last = False
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        max_difference: int = 0,
+        num_processes: int = 1,
+        seed: int = 0,
+    ):
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        if self.lengths.ndim != 1 or not len(self.lengths):
+            raise ValueError(f"`lengths` must be one number a row, got an array of shape {self.lengths.shape}.")
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("max_difference", max_difference, 0),
+            ("num_processes", num_processes, 1),
+        ):
+            if value < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+        self.num_processes = num_processes
+        self.seed = seed
+        self.epoch = 0
+        # How many rows each batch of all processes has does not depend on the order of rows of the same length.
+        self._bounds = [0]
+        in_order = np.sort(self.lengths)
+        while self._bounds[-1] < len(in_order):
+            start = self._bounds[-1]
+            end = np.searchsorted(in_order, in_order[start] + max_difference, side="right")
+            self._bounds.append(min(int(end), start + batch_size * num_processes))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration that of `epoch`, which counts from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return (len(self._bounds) - 1) * self.num_processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        shuffled = generator.permutation(len(self.lengths))
+        order = shuffled[np.argsort(self.lengths[shuffled], kind="stable")]
+        for index in generator.permutation(len(self._bounds) - 1):
+            batch = order[self._bounds[index] : self._bounds[index + 1]]
+            batch = np.resize(batch, -(-len(batch) // self.num_processes) * self.num_processes)
+            for process in range(self.num_processes):
+                yield batch[process :: self.num_processes].tolist()
+
+    def padding_waste(self) -> float:
+        """The share of positions that are padding when each batch is padded to its longest row."""
+        return _padding_waste(self.lengths, self)
+
+    def random_padding_waste(self) -> float:
+        """The same share, if rows of any length were drawn into as many batches."""
+        shuffled = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.lengths))
+        return _padding_waste(self.lengths, np.array_split(shuffled, len(self)))
+
+
+def _padding_waste(lengths: np.ndarray, batches) -> float:
+    used = padded = 0
+    for batch in batches:
+        used += lengths[batch].sum()
+        padded += lengths[batch].max() * len(batch)
+    return float(1 - used / padded) if padded else 0.0

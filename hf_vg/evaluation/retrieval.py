@@ -1,0 +1,198 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How well images and sentences find each other: recall at k, median and mean rank."""
+
+from collections.abc import Sequence
+
+import torch
+
+
+# The scores that are in memory at a time, and the vectors that near ties are decided with.
+_SCORES_AT_A_TIME = 4 << 20
+_NUMBERS_AT_A_TIME = 1 << 20
+
+
+def retrieval_metrics(
+    image_embeds: torch.Tensor,
+    text_embeds: torch.Tensor,
+    image_of_text: Sequence[int] | torch.Tensor | None = None,
+    top_k: Sequence[int] = (1, 5, 10),
+    folds: int = 1,
+) -> dict[str, float]:
+    r"""
+    Scores retrieval in both directions by the inner products of vectors. See [`retrieval_ranks`] for ties.
+
+    Args:
+        image_embeds (`torch.Tensor` of shape `(images, size)`):
+            Image vectors, of unit length where cosines are wanted.
+        text_embeds (`torch.Tensor` of shape `(sentences, size)`):
+            Sentence vectors.
+        image_of_text (`Sequence[int]` or `torch.Tensor` of shape `(sentences,)`, *optional*):
+            The image that each sentence describes. By default each image has equally many, in its order.
+        top_k (`Sequence[int]`, *optional*, defaults to `(1, 5, 10)`):
+            The k's of recall at k.
+        folds (`int`, *optional*, defaults to 1):
+            Metrics are computed among the images of each of so many consecutive parts of equal size and averaged: 5
+            for the 1K figures of COCO's 5,000 test images.
+
+    Returns:
+        `dict[str, float]`: `image_to_text_r1`, ..., `image_to_text_median_rank`, `image_to_text_mean_rank`, the same
+        for `text_to_image`, and `rsum`, the sum of all recalls. Recalls are in percent, and ranks begin at 1. Of an
+        image with several sentences the best one counts. The median of an even number of ranks is rounded down.
+    """
+    if len(image_embeds) % folds:
+        raise ValueError(f"{len(image_embeds)} images can not be parted into {folds} folds of equal size.")
+    image_of_text = _image_of_text(image_embeds, text_embeds, image_of_text)
+    size = len(image_embeds) // folds
+    totals: dict[str, float] = {}
+    for fold in range(folds):
+        in_fold = slice(None)
+        if folds > 1:
+            in_fold = torch.nonzero(image_of_text // size == fold).squeeze(1)
+        ranks = retrieval_ranks(
+            image_embeds[fold * size : (fold + 1) * size],
+            text_embeds[in_fold],
+            image_of_text[in_fold] - fold * size,
+        )
+        for direction, of_queries in zip(("image_to_text", "text_to_image"), ranks, strict=True):
+            metrics = {f"r{k}": 100.0 * (of_queries < k).double().mean().item() for k in top_k}
+            metrics["median_rank"] = torch.quantile(of_queries.double(), 0.5).floor().item() + 1
+            metrics["mean_rank"] = of_queries.double().mean().item() + 1
+            for name, value in metrics.items():
+                totals[f"{direction}_{name}"] = totals.get(f"{direction}_{name}", 0.0) + value / folds
+    totals["rsum"] = sum(totals[f"{d}_r{k}"] for d in ("image_to_text", "text_to_image") for k in top_k)
+    return totals
+
+
+@torch.no_grad()
+def retrieval_ranks(
+    image_embeds: torch.Tensor,
+    text_embeds: torch.Tensor,
+    image_of_text: Sequence[int] | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""
+    Ranks of the right answers, beginning at 0, without the matrix of all scores in memory.
+
+    A rank is the number of wrong answers whose score is as high as that of the right one, or higher: what ties with
+    the right answer stands before it, so that a model which gives everything the same vector finds nothing. Scores are
+    compared in double precision. They are computed in single precision first, and again, each by itself, where two are
+    so near that rounding could decide; the result depends neither on the device nor on how the work is divided.
+
+    Args:
+        image_embeds (`torch.Tensor` of shape `(images, size)`):
+            Image vectors.
+        text_embeds (`torch.Tensor` of shape `(sentences, size)`):
+            Sentence vectors.
+        image_of_text (`Sequence[int]` or `torch.Tensor` of shape `(sentences,)`, *optional*):
+            The image that each sentence describes. By default each image has equally many, in its order.
+
+    Returns:
+        `tuple(torch.Tensor)`: For each image the rank of its best sentence among the sentences, and for each sentence
+        the rank of its image among the images.
+    """
+    image_of_text = _image_of_text(image_embeds, text_embeds, image_of_text)
+    device = image_embeds.device
+    images, texts = image_embeds.float(), text_embeds.to(device).float()
+    num_images, num_texts = len(images), len(texts)
+    for name, embeds in (("image_embeds", images), ("text_embeds", texts)):
+        if not torch.isfinite(embeds.sum()):
+            raise ValueError(f"`{name}` holds numbers that are not finite, which have no rank.")
+
+    right = _exact_scores(images, texts, image_of_text, torch.arange(num_texts, device=device))
+    best = torch.full((num_images,), -torch.inf, dtype=torch.double, device=device)
+    best.scatter_reduce_(0, image_of_text, right, "amax")
+    # No score of single precision is farther from the true one than this.
+    error = images.shape[1] * 2**-23 * images.norm(dim=1).max() * texts.norm(dim=1).max()
+    bounds = [
+        (best.unsqueeze(1).float() - error, best.unsqueeze(1).float() + error),
+        (right.unsqueeze(0).float() - error, right.unsqueeze(0).float() + error),
+    ]
+    ranks_of_images = torch.zeros(num_images, dtype=torch.long, device=device)
+    ranks_of_texts = torch.zeros(num_texts, dtype=torch.long, device=device)
+
+    rows_at_a_time = max(1, min(num_images, _SCORES_AT_A_TIME // num_texts))
+    scores = torch.empty(rows_at_a_time, num_texts, device=device)
+    for start in range(0, num_images, rows_at_a_time):
+        rows = slice(start, min(start + rows_at_a_time, num_images))
+        panel = torch.matmul(images[rows], texts.T, out=scores[: rows.stop - start])
+        for of_images, (low, high) in zip((True, False), bounds, strict=True):
+            part = rows if of_images else slice(None)
+            above = panel > (high[part] if of_images else high)
+            near = (panel >= (low[part] if of_images else low)).logical_xor_(above)
+            if of_images:
+                ranks_of_images[rows] += _count(above, dim=1)
+            else:
+                ranks_of_texts += _count(above, dim=0)
+            image, text = near.nonzero(as_tuple=True)
+            image = image + start
+            wrong = image_of_text[text] != image
+            image, text = image[wrong], text[wrong]
+            exact = _exact_scores(images, texts, image, text)
+            if of_images:
+                ranks_of_images.index_add_(0, image, (exact >= best[image]).long())
+            else:
+                ranks_of_texts.index_add_(0, text, (exact >= right[text]).long())
+    return ranks_of_images, ranks_of_texts
+
+
+def _count(mask: torch.Tensor, dim: int) -> torch.Tensor:
+    """Like `mask.sum(dim)`, which is slow on CPU as it first makes eight bytes of each."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(mask.numpy().sum(axis=dim, dtype="int32")).long()
+    return mask.sum(dim=dim)
+
+
+def _exact_scores(images: torch.Tensor, texts: torch.Tensor, image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+    """Inner products of pairs in double precision, each summed in the same order wherever it is computed."""
+    scores = torch.empty(len(image), dtype=torch.double, device=images.device)
+    pairs_at_a_time = max(1, _NUMBERS_AT_A_TIME // images.shape[1])
+    for start in range(0, len(image), pairs_at_a_time):
+        part = slice(start, start + pairs_at_a_time)
+        products = images[image[part]].double().mul_(texts[text[part]])
+        torch.sum(products, dim=1, out=scores[part])
+    return scores
+
+
+def _image_of_text(
+    image_embeds: torch.Tensor, text_embeds: torch.Tensor, image_of_text: Sequence[int] | torch.Tensor | None
+) -> torch.Tensor:
+    num_images, num_texts = len(image_embeds), len(text_embeds)
+    if image_embeds.dim() != 2 or text_embeds.dim() != 2 or image_embeds.shape[1] != text_embeds.shape[1]:
+        raise ValueError(
+            "`image_embeds` and `text_embeds` must be (images, size) and (sentences, size), got "
+            f"{tuple(image_embeds.shape)} and {tuple(text_embeds.shape)}."
+        )
+    if image_of_text is None:
+        if not num_images or num_texts % num_images:
+            raise ValueError(
+                f"{num_texts} sentences can not be shared out evenly among {num_images} images: say in "
+                "`image_of_text` which image each describes."
+            )
+        return torch.arange(num_images, device=image_embeds.device).repeat_interleave(num_texts // num_images)
+    image_of_text = torch.as_tensor(image_of_text, dtype=torch.long, device=image_embeds.device)
+    if image_of_text.shape != (num_texts,):
+        raise ValueError(
+            f"`image_of_text` must name an image for each of the {num_texts} sentences, got a shape of "
+            f"{tuple(image_of_text.shape)}."
+        )
+    outside = torch.nonzero((image_of_text < 0) | (image_of_text >= num_images))
+    if len(outside):
+        raise ValueError(
+            f"`image_of_text[{outside[0].item()}]` is {image_of_text[outside[0]].item()}, but images are numbered 0 "
+            f"to {num_images - 1}."
+        )
+    without = torch.nonzero(torch.bincount(image_of_text, minlength=num_images) == 0)
+    if len(without):
+        raise ValueError(f"Image {without[0].item()} has no sentence in `image_of_text`: leave it out, or add one.")
+    return image_of_text
