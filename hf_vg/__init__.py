@@ -26,9 +26,23 @@ from .auto import register
 __version__ = "0.1.0"
 
 _PUBLIC_NAMES = {
-    "data": ["caption_is_true", "load_scenes", "train_word_tokenizer"],
-    "evaluation": ["caption_metrics"],
+    "data": ["caption_is_true", "load_captions", "load_scenes", "train_word_tokenizer"],
+    "evaluation": ["caption_metrics", "evaluate_sentences", "retrieval_metrics"],
     "interpretation": ["attention_maps", "attention_of_generated", "plot_attention"],
+    "models.grounded_visual_bert": [
+        "GroundedVisualBertConfig",
+        "GroundedVisualBertForQuestionAnswering",
+        "GroundedVisualBertForReferringExpression",
+        "GroundedVisualBertForVGP",
+        "GroundedVisualBertModel",
+        "GroundedVisualBertProcessor",
+    ],
+    "models.self_attn_grounded_encoder": [
+        "SelfAttnGroundedEncoderConfig",
+        "SelfAttnGroundedEncoderForPreTraining",
+        "SelfAttnGroundedEncoderModel",
+        "SelfAttnGroundedEncoderProcessor",
+    ],
     "models.show_attend_tell": [
         "ShowAttendTellConfig",
         "ShowAttendTellForConditionalGeneration",
@@ -42,14 +56,35 @@ _PUBLIC_NAMES = {
         "SpatialTransformerCaptionerProcessor",
     ],
     "models.vgg": ["VggBackbone", "VggConfig"],
+    "models.vse_scnlm": [
+        "VseScnlmConfig",
+        "VseScnlmForConditionalGeneration",
+        "VseScnlmModel",
+        "VseScnlmProcessor",
+        "VseScnlmSpace",
+    ],
     "pipelines": ["ImageToTextPipeline"],
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
 if TYPE_CHECKING:
-    from .data import caption_is_true, load_scenes, train_word_tokenizer
-    from .evaluation import caption_metrics
+    from .data import caption_is_true, load_captions, load_scenes, train_word_tokenizer
+    from .evaluation import caption_metrics, evaluate_sentences, retrieval_metrics
     from .interpretation import attention_maps, attention_of_generated, plot_attention
+    from .models.grounded_visual_bert import (
+        GroundedVisualBertConfig,
+        GroundedVisualBertForQuestionAnswering,
+        GroundedVisualBertForReferringExpression,
+        GroundedVisualBertForVGP,
+        GroundedVisualBertModel,
+        GroundedVisualBertProcessor,
+    )
+    from .models.self_attn_grounded_encoder import (
+        SelfAttnGroundedEncoderConfig,
+        SelfAttnGroundedEncoderForPreTraining,
+        SelfAttnGroundedEncoderModel,
+        SelfAttnGroundedEncoderProcessor,
+    )
     from .models.show_attend_tell import (
         ShowAttendTellConfig,
         ShowAttendTellForConditionalGeneration,
@@ -63,6 +98,13 @@ if TYPE_CHECKING:
         SpatialTransformerCaptionerProcessor,
     )
     from .models.vgg import VggBackbone, VggConfig
+    from .models.vse_scnlm import (
+        VseScnlmConfig,
+        VseScnlmForConditionalGeneration,
+        VseScnlmModel,
+        VseScnlmProcessor,
+        VseScnlmSpace,
+    )
     from .pipelines import ImageToTextPipeline
 
 

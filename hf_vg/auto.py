@@ -26,44 +26,94 @@ import sys
 def _register_configs():
     from transformers import AutoConfig
 
+    from .models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
+    from .models.self_attn_grounded_encoder.configuration_self_attn_grounded_encoder import (
+        SelfAttnGroundedEncoderConfig,
+    )
     from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.spatial_transformer.configuration_spatial_transformer import SpatialTransformerCaptionerConfig
     from .models.vgg.configuration_vgg import VggConfig
+    from .models.vse_scnlm.configuration_vse_scnlm import VseScnlmConfig
 
-    for config_class in (ShowAttendTellConfig, SpatialTransformerCaptionerConfig, VggConfig):
+    for config_class in (
+        GroundedVisualBertConfig,
+        SelfAttnGroundedEncoderConfig,
+        ShowAttendTellConfig,
+        SpatialTransformerCaptionerConfig,
+        VggConfig,
+        VseScnlmConfig,
+    ):
         AutoConfig.register(config_class.model_type, config_class)
 
 
 def _register_models():
-    from transformers import AutoBackbone, AutoModel, AutoModelForImageTextToText
+    from transformers import (
+        AutoBackbone,
+        AutoModel,
+        AutoModelForImageTextToText,
+        AutoModelForPreTraining,
+        AutoModelForTokenClassification,
+        AutoModelForVisualQuestionAnswering,
+        AutoModelForZeroShotImageClassification,
+    )
+    from transformers.models.auto import modeling_auto
 
     from .hub.remote_code import publish_with_code
+    from .models.grounded_visual_bert import modeling_grounded_visual_bert as grounded_visual_bert
+    from .models.self_attn_grounded_encoder import modeling_self_attn_grounded_encoder as self_attn_grounded_encoder
     from .models.show_attend_tell import modeling_show_attend_tell as show_attend_tell
     from .models.spatial_transformer import modeling_spatial_transformer as spatial_transformer
     from .models.vgg import modeling_vgg as vgg
+    from .models.vse_scnlm import modeling_scnlm as scnlm
+    from .models.vse_scnlm import modeling_vse_scnlm as vse_scnlm
 
     for auto_class, model_class in (
         (AutoBackbone, vgg.VggBackbone),
+        (AutoModel, grounded_visual_bert.GroundedVisualBertModel),
+        (AutoModelForPreTraining, grounded_visual_bert.GroundedVisualBertForVGP),
+        (AutoModelForVisualQuestionAnswering, grounded_visual_bert.GroundedVisualBertForQuestionAnswering),
+        # transformers has no task for it; a region is a token of the image, and each gets a score.
+        (AutoModelForTokenClassification, grounded_visual_bert.GroundedVisualBertForReferringExpression),
+        (AutoModel, self_attn_grounded_encoder.SelfAttnGroundedEncoderModel),
+        (AutoModelForPreTraining, self_attn_grounded_encoder.SelfAttnGroundedEncoderForPreTraining),
         (AutoModel, show_attend_tell.ShowAttendTellModel),
         (AutoModelForImageTextToText, show_attend_tell.ShowAttendTellForConditionalGeneration),
         (AutoModel, spatial_transformer.SpatialTransformerCaptionerModel),
         (AutoModelForImageTextToText, spatial_transformer.SpatialTransformerCaptionerForConditionalGeneration),
+        (AutoModel, vse_scnlm.VseScnlmModel),
+        (AutoModelForZeroShotImageClassification, vse_scnlm.VseScnlmModel),
+        (AutoModelForImageTextToText, scnlm.VseScnlmForConditionalGeneration),
     ):
         auto_class.register(model_class.config_class, model_class)
         publish_with_code(model_class, auto_class.__name__)
+    # The zero-shot pipeline looks here for the models it supports, and logs an error about any other.
+    modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES["vse_scnlm"] = "VseScnlmModel"
 
 
 def _register_processors():
     from transformers import AutoProcessor
 
+    from .models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
+    from .models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
+    from .models.self_attn_grounded_encoder.configuration_self_attn_grounded_encoder import (
+        SelfAttnGroundedEncoderConfig,
+    )
+    from .models.self_attn_grounded_encoder.processing_self_attn_grounded_encoder import (
+        SelfAttnGroundedEncoderProcessor,
+    )
     from .models.show_attend_tell.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.show_attend_tell.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.spatial_transformer.configuration_spatial_transformer import SpatialTransformerCaptionerConfig
     from .models.spatial_transformer.processing_spatial_transformer import SpatialTransformerCaptionerProcessor
+    from .models.vse_scnlm.configuration_vse_scnlm import VseScnlmConfig
+    from .models.vse_scnlm.processing_vse_scnlm import VseScnlmProcessor
 
     for config_class, processor_class in (
+        (GroundedVisualBertConfig, GroundedVisualBertProcessor),
+        (SelfAttnGroundedEncoderConfig, SelfAttnGroundedEncoderProcessor),
         (ShowAttendTellConfig, ShowAttendTellProcessor),
         (SpatialTransformerCaptionerConfig, SpatialTransformerCaptionerProcessor),
+        (VseScnlmConfig, VseScnlmProcessor),
     ):
         AutoProcessor.register(config_class, processor_class)
         processor_class.register_for_auto_class("AutoProcessor")

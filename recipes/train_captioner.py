@@ -22,6 +22,12 @@ Any argument can be set in a YAML file, and a flag wins over the file:
 
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
         --learning_rate 5e-4 --model.hidden_size 512 --output_dir outputs/wider
+
+Flickr8k, with the features of a frozen VGG-16 computed once:
+
+    python -m hf_vg.models.vgg.convert --checkpoint vgg16-397923af.pth --output_dir vgg16
+    accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
+        --data_dir flickr8k --backbone vgg16 --features outputs/features
 """
 
 from pathlib import Path
@@ -31,14 +37,16 @@ from tqdm.auto import tqdm
 from transformers import pipeline, set_seed
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import CaptionCollator, load_scenes, train_word_tokenizer
-from hf_vg.evaluation import scene_caption_metrics, scene_grounding_metrics
+from hf_vg.data import CaptionCollator, train_word_tokenizer
+from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
 from hf_vg.training import (
     CaptionerArguments,
     VgTrainer,
     VgTrainingArguments,
     build_captioner,
+    captioner_rows,
+    load_caption_data,
     parse_arguments,
     use_all_cores,
 )
@@ -51,21 +59,22 @@ def main():
     use_all_cores()
     say = PartialState().print
 
-    say(f"\n[1/4] Drawing {args.num_train_images:,} scenes to train on, and {2 * args.num_eval_images:,} to judge by")
-    scenes = load_scenes(args.num_train_images, args.num_eval_images, args.num_eval_images, args.image_size)
+    say(f"\n[1/4] Loading {args.dataset}")
+    data = load_caption_data(args)
     tokenizer = train_word_tokenizer(
-        (caption for captions in scenes["train"]["captions"] for caption in captions),
+        (caption for captions in data["train"]["captions"] for caption in captions),
         vocab_size=args.vocab_size,
         min_frequency=args.min_word_frequency,
     )
     model, processor = build_captioner(args, tokenizer)
 
     say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
+    by_length = training_args.max_length_difference is not None
     trainer = VgTrainer(
         model=model,
         args=training_args,
-        train_dataset=scenes["train"].select_columns(["image", "captions"]),
-        eval_dataset=scenes["validation"].select_columns(["image", "captions"]),
+        train_dataset=captioner_rows(args, data["train"], model, processor, by_length),
+        eval_dataset=captioner_rows(args, data["validation"], model, processor),
         data_collator=CaptionCollator(processor, args.max_caption_words),
         processing_class=processor,
     )
@@ -74,19 +83,25 @@ def main():
     if not trainer.is_world_process_zero():
         return
 
-    say(f"\n[3/4] Captioning the {args.num_eval_images:,} test scenes with pipeline('image-to-text')")
+    say(f"\n[3/4] Captioning the {len(data['test']):,} test images with pipeline('image-to-text')")
     captioner = pipeline("image-to-text", model=training_args.output_dir, num_beams=args.num_beams)
-    images = KeyDataset(scenes["test"], "image")
+    images = KeyDataset(data["test"], "image")
     outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
     captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]
-    metrics = scene_caption_metrics(scenes["test"], [caption["generated_text"] for caption in captions])
-    metrics |= scene_grounding_metrics(scenes["test"], captions)
+    texts = [caption["generated_text"] for caption in captions]
+    if args.dataset == "scenes":
+        metrics = scene_caption_metrics(data["test"], texts) | scene_grounding_metrics(data["test"], captions)
+    else:
+        metrics = caption_metrics(texts, data["test"]["captions"][:])
     trainer.save_metrics("test", metrics)
     say("  BLEU-1..4 " + " / ".join(f"{100 * metrics[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
-    say(f"  true captions, combinations seen in training   {metrics['true_seen']:.1%}")
-    say(f"  true captions, combinations never seen         {metrics['true_unseen']:.1%}")
-    say(f"  peak of a noun's map in the box of its object  {metrics['pointing']:.1%}")
-    say(f"  the same, by chance                            {metrics['pointing_random']:.1%}")
+    if args.dataset == "scenes":
+        say(f"  true captions, combinations seen in training   {metrics['true_seen']:.1%}")
+        say(f"  true captions, combinations never seen         {metrics['true_unseen']:.1%}")
+        say(f"  peak of a noun's map in the box of its object  {metrics['pointing']:.1%}")
+        say(f"  the same, by chance                            {metrics['pointing_random']:.1%}")
+    else:
+        say(f"  ROUGE-L {100 * metrics['rouge_l']:.1f}, CIDEr {metrics['cider']:.3f}")
 
     examples = [
         {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)

@@ -40,18 +40,21 @@ class CaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with an `image` and its `captions`.
+                Each with an `image`, or the `image_features` that stand for it, and its `captions`.
 
         Returns:
-            `pixel_values`, and `labels` of shape `(images, captions, length)`, where missing captions and positions
-            after a caption's end are -100.
+            `pixel_values` or `image_features`, and `labels` of shape `(images, captions, length)`, where missing
+            captions and positions after a caption's end are -100.
         """
         counts = [len(row["captions"]) for row in rows]
+        cached = "image_features" in rows[0]
         batch = self.processor(
-            images=[open_image(row["image"]) for row in rows],
+            images=None if cached else [open_image(_encoded(row["image"])) for row in rows],
             text=[caption for row in rows for caption in row["captions"]],
             return_tensors="pt",
         )
+        if cached:
+            batch["image_features"] = torch.stack([row["image_features"] for row in rows])
         labels = batch["labels"]
         if self.max_caption_words is not None:
             max_length = self.max_caption_words + 1  # the end token is no word
@@ -60,3 +63,8 @@ class CaptionCollator:
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
         return dict(batch)
+
+
+def _encoded(image: Any) -> Any:
+    """`datasets` gives an image that it was told not to decode as its file's bytes, or its path."""
+    return image["bytes"] or image["path"] if isinstance(image, dict) else image

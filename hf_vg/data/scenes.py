@@ -398,7 +398,7 @@ class _Scene:
         return _render(form, [text for text, _ in phrases]), phrases
 
     def captions(self) -> tuple[list[str], list[dict[str, Any]]]:
-        forms = ["list", "there", "list", "there"] + ["relation"] * (len(self.identifiable) > 1)
+        forms = ["list", "there", "list", "relation" if len(self.identifiable) > 1 else "list", "list"]
         captions: dict[str, list[tuple[str, list[int]]]] = {}
         while len(captions) < 5:
             for form in forms[: 5 - len(captions)]:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 
 EOS_TOKEN, UNK_TOKEN, PAD_TOKEN = "<eos>", "<unk>", "<pad>"  # ids 0, 1 and 2
@@ -74,3 +74,22 @@ def train_word_tokenizer(
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )
+
+
+def train_wordpiece_tokenizer(texts: Iterable[str], vocab_size: int = 1000, max_length: int = 128) -> BertTokenizer:
+    r"""
+    Makes a BERT tokenizer of the words in `texts`, for models that are trained from scratch.
+
+    Args:
+        texts (`Iterable[str]`):
+            The training texts.
+        vocab_size (`int`, *optional*, defaults to 1000):
+            The most word pieces, the five special tokens included.
+        max_length (`int`, *optional*, defaults to 128):
+            Longer texts are cut to this many tokens.
+    """
+    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    untrained = BertTokenizer(vocab={token: id for id, token in enumerate(special_tokens)})
+    tokenizer = untrained.train_new_from_iterator(texts, vocab_size)
+    tokenizer.model_max_length = max_length
+    return tokenizer

@@ -22,22 +22,51 @@ from .captions import (
     make_compute_metrics,
 )
 from .grounding import grounding_metrics, phrase_box_accuracy
-from .retrieval import retrieval_metrics, retrieval_ranks
+from .referring import referring_accuracy
+from .retrieval import retrieval_metrics, retrieval_ranks, scene_arithmetic_metrics
 from .scenes import scene_caption_metrics, scene_grounding_metrics
+from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
+from .sentences import (
+    SENTENCE_TASKS,
+    SentenceSplit,
+    SentenceTask,
+    evaluate_sentence_task,
+    evaluate_sentences,
+    load_sentence_task,
+    scene_phrase_task,
+)
 from .tokenization import ptb_tokenize
+from .vgp import answer_questions, resolve_expressions, vgp_metrics
+from .vqa import vqa_accuracy
 
 
 __all__ = [
     "DocumentFrequencies",
+    "SENTENCE_TASKS",
+    "SentenceSplit",
+    "SentenceTask",
+    "answer_questions",
+    "cache_vectors",
     "caption_metrics",
     "caption_scores",
+    "concatenate_encoders",
     "document_frequencies",
+    "evaluate_sentence_task",
+    "evaluate_sentences",
     "grounding_metrics",
+    "load_sentence_task",
     "make_compute_metrics",
     "phrase_box_accuracy",
     "ptb_tokenize",
+    "referring_accuracy",
+    "resolve_expressions",
     "retrieval_metrics",
     "retrieval_ranks",
+    "scene_arithmetic_metrics",
     "scene_caption_metrics",
     "scene_grounding_metrics",
+    "scene_phrase_task",
+    "universal_encoder",
+    "vgp_metrics",
+    "vqa_accuracy",
 ]

@@ -13,13 +13,13 @@
 # limitations under the License.
 """How well images and sentences find each other: recall at k, median and mean rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 
 # The scores that are in memory at a time, and the vectors that near ties are decided with.
-_SCORES_AT_A_TIME = 4 << 20
+_SCORES_AT_A_TIME = 8 << 20
 _NUMBERS_AT_A_TIME = 1 << 20
 
 
@@ -144,6 +144,46 @@ def retrieval_ranks(
             else:
                 ranks_of_texts.index_add_(0, text, (exact >= right[text]).long())
     return ranks_of_images, ranks_of_texts
+
+
+def scene_arithmetic_metrics(
+    objects: Sequence[Sequence[Mapping[str, str]]],
+    image_embeds: torch.Tensor,
+    encode_texts: Callable[[list[str]], torch.Tensor],
+) -> dict[str, float]:
+    r"""
+    Asks for "this scene, but blue": an image vector less the word for its colour plus the word for another one, with
+    every scene that shows one object and every other colour. The nearest of the other such scenes must show an object
+    of the new colour and of the old shape.
+
+    Args:
+        objects (`Sequence[Sequence[Mapping]]`):
+            The column `objects` of [`load_scenes`].
+        image_embeds (`torch.Tensor` of shape `(scenes, size)`):
+            Vectors of the scenes.
+        encode_texts (`Callable`):
+            Makes vectors of a list of words.
+
+    Returns:
+        `dict[str, float]`: `arithmetic_r1`, in percent, and `arithmetic_queries`, of how many.
+    """
+    single = [index for index, seen in enumerate(objects) if len(seen) == 1]
+    kinds = [(objects[index][0]["color"], objects[index][0]["shape"]) for index in single]
+    colors = sorted({color for color, _ in kinds})
+    images = image_embeds[single]
+    words = dict(zip(colors, encode_texts(colors), strict=True))
+    right = queries = 0
+    for index, (color, shape) in enumerate(kinds):
+        for wanted in colors:
+            if wanted == color or (wanted, shape) not in kinds:
+                continue
+            scores = images @ (images[index] - words[color] + words[wanted])
+            scores[index] = -torch.inf
+            right += kinds[int(scores.argmax())] == (wanted, shape)
+            queries += 1
+    if not queries:
+        raise ValueError(f"Among {len(objects)} scenes no two show one object each, of one shape and of two colours.")
+    return {"arithmetic_r1": 100.0 * right / queries, "arithmetic_queries": queries}
 
 
 def _count(mask: torch.Tensor, dim: int) -> torch.Tensor:

@@ -13,7 +13,20 @@
 # limitations under the License.
 
 from .figures import plot_attention
+from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
+from .sentence_attention import attention_of_sentences, plot_sentence_attention
 from .word_attention import attention_maps, attention_of_generated, word_maps
 
 
-__all__ = ["attention_maps", "attention_of_generated", "plot_attention", "word_maps"]
+__all__ = [
+    "attention_maps",
+    "attention_of_generated",
+    "attention_of_sentences",
+    "attention_rollout",
+    "plot_attention",
+    "plot_regions",
+    "plot_sentence_attention",
+    "region_examples",
+    "word_maps",
+    "word_to_region_attention",
+]

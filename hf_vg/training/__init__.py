@@ -12,16 +12,69 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-from .arguments import CaptionerArguments, VgTrainingArguments, parse_arguments
-from .captioner import build_captioner
+from .arguments import (
+    CaptionDataArguments,
+    CaptionerArguments,
+    FeatureArguments,
+    VgTrainingArguments,
+    parse_arguments,
+)
+from .callbacks import ClipGradientValues
+from .captioner import build_captioner, captioner_rows, load_caption_data
+from .grounded_encoder import (
+    GroundedEncoderArguments,
+    build_grounded_encoder,
+    grounded_encoder_rows,
+    retrieval_vectors,
+)
+from .grounding import (
+    DistillationTrainer,
+    GroundedVisualBertArguments,
+    QuestionArguments,
+    ReferringArguments,
+    VgpArguments,
+    build_grounded_visual_bert,
+    load_grounded_images,
+    question_rows,
+    referring_rows,
+    region_images,
+    vgp_rows,
+)
 from .trainer import VgTrainer, use_all_cores
+from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, vse_metrics, vse_rows
 
 
 __all__ = [
+    "CaptionDataArguments",
     "CaptionerArguments",
+    "ClipGradientValues",
+    "DistillationTrainer",
+    "FeatureArguments",
+    "GroundedEncoderArguments",
+    "GroundedVisualBertArguments",
+    "QuestionArguments",
+    "ReferringArguments",
+    "RetrievalArguments",
+    "ScnlmArguments",
     "VgTrainer",
     "VgTrainingArguments",
+    "VgpArguments",
+    "VseArguments",
     "build_captioner",
+    "build_grounded_encoder",
+    "build_grounded_visual_bert",
+    "build_vse",
+    "captioner_rows",
+    "grounded_encoder_rows",
+    "load_caption_data",
+    "load_grounded_images",
     "parse_arguments",
+    "question_rows",
+    "referring_rows",
+    "retrieval_vectors",
+    "region_images",
     "use_all_cores",
+    "vgp_rows",
+    "vse_metrics",
+    "vse_rows",
 ]

@@ -26,7 +26,43 @@ from transformers import HfArgumentParser, TrainingArguments
 
 
 @dataclass
-class CaptionerArguments:
+class CaptionDataArguments:
+    """Images with captions, and what is made of the images."""
+
+    dataset: str = field(
+        default="scenes",
+        metadata={
+            "help": "`scenes`, the micro-world that is made on the spot; `flickr8k`, `flickr30k`, `karpathy`, `coco` "
+            "or `table` in `data_dir`; or a dataset of the Hub. See `hf_vg.data.load_captions`."
+        },
+    )
+    data_dir: str | None = field(default=None, metadata={"help": "Where the dataset's files are."})
+    images_dir: str | None = field(default=None, metadata={"help": "Where its images are, if not in the usual place."})
+    strict: bool = field(default=False, metadata={"help": "Make each row that must be skipped or repaired an error."})
+    check_images: bool = field(default=False, metadata={"help": "Decode every image first, and skip what can not be."})
+    num_train_images: int | None = field(
+        default=None, metadata={"help": "Images to train on: the first, or as many scenes. All, or 4,000 scenes."}
+    )
+    num_eval_images: int | None = field(
+        default=None, metadata={"help": "Images to validate on, and again to test on. All, or 500 scenes."}
+    )
+    image_size: int = field(
+        default=64, metadata={"help": "Width and height of the images given to a model without `backbone`."}
+    )
+    backbone: str | None = field(
+        default=None,
+        metadata={
+            "help": "Pretrained network to see images with, and its image processor: a folder, or a model of the Hub."
+        },
+    )
+    features: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},
+    )
+
+
+@dataclass
+class CaptionerArguments(CaptionDataArguments):
     """What `recipes/train_captioner.py` trains, and on what."""
 
     model_type: str = field(default="show_attend_tell", metadata={"help": "Which captioner to train."})
@@ -34,12 +70,6 @@ class CaptionerArguments:
         default_factory=dict,
         metadata={"help": "Fields of the captioner's config; as flags, --model.FIELD VALUE for each."},
     )
-    dataset: str = field(default="scenes", metadata={"help": "`scenes`, the micro-world that is made on the spot."})
-    num_train_images: int = field(default=4000, metadata={"help": "Scenes to train on."})
-    num_eval_images: int = field(
-        default=500, metadata={"help": "Scenes to validate on, and again as many to test on."}
-    )
-    image_size: int = field(default=64, metadata={"help": "Width and height of the images given to the model."})
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
     min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
     max_caption_words: int | None = field(
@@ -48,6 +78,21 @@ class CaptionerArguments:
     num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
+
+
+@dataclass
+class FeatureArguments(CaptionDataArguments):
+    """What `recipes/extract_features.py` computes."""
+
+    pooling: str = field(
+        default="none",
+        metadata={"help": "`none` keeps the last feature map, `mean` its mean.", "choices": ["none", "mean"]},
+    )
+    batch_size: int = field(default=32, metadata={"help": "Images that the network is given at once."})
+    shard_size: int = field(default=256, metadata={"help": "Images of a file."})
+    num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that decode images. By default one a free core, and at most 8."}
+    )
 
 
 @dataclass

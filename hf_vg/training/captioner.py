@@ -11,25 +11,107 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Captioners made from a recipe's arguments."""
+"""Captioners, and the data they are trained on, made from a recipe's arguments."""
 
-from transformers import AutoConfig, AutoModelForImageTextToText, CLIPImageProcessor, PreTrainedModel, ProcessorMixin
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    CLIPImageProcessor,
+    PreTrainedModel,
+    ProcessorMixin,
+)
+from transformers.backbone_utils import BackboneMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from .arguments import CaptionerArguments
+from ..data.captions import load_captions, one_caption_a_row
+from ..data.features import extract_features, load_backbone, process_state
+from ..data.reports import Report
+from ..data.scenes import load_scenes
+from .arguments import CaptionDataArguments, CaptionerArguments
+
+
+def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
+    r"""
+    Loads what the arguments name, with the splits `train`, `validation` and `test`: without a validation split, one
+    image in twenty is held out of the training data, and without a test split, validation is that as well.
+
+    Args:
+        args ([`CaptionDataArguments`]):
+            The dataset, and how many of its images to use.
+    """
+    if args.dataset == "scenes":
+        num_eval_images = args.num_eval_images or 500
+        return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
+    report = Report(args.dataset)
+    data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
+    say = process_state().print
+    say(report.summary())
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.05, seed=0).values()
+        say(f"There is no validation split: {len(data['validation']):,} images are held out of the training data.")
+    if "test" not in data:
+        data["test"] = data["validation"]
+        say("There is no test split: the model is judged on the validation split.")
+    limits = {"train": args.num_train_images, "validation": args.num_eval_images, "test": args.num_eval_images}
+    return DatasetDict(
+        {
+            split: data[split].select(range(min(limit or len(data[split]), len(data[split]))))
+            for split, limit in limits.items()
+        }
+    )
+
+
+def captioner_rows(
+    args: CaptionerArguments,
+    dataset: Dataset,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    by_length: bool = False,
+) -> Dataset:
+    r"""
+    Makes of a dataset the rows that [`CaptionCollator`] takes: images, or their cached features, and captions.
+
+    Args:
+        args ([`CaptionerArguments`]):
+            Whether features are cached, and how long a caption may be.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image` and its `captions`.
+        model ([`PreTrainedModel`]):
+            The captioner, whose backbone makes the features.
+        processor ([`ProcessorMixin`]):
+            The captioner's.
+        by_length (`bool`, *optional*, defaults to `False`):
+            Whether each caption becomes a row with its `length`, to draw batches of one length from.
+    """
+    rows = dataset.select_columns(["image", "captions"])
+    cache = None
+    if args.features is not None:
+        if not model.config.freeze_backbone:
+            raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
+        cache = extract_features(rows, _backbone_of(model), processor.image_processor, args.features)
+    if by_length:
+        rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
+    return rows if cache is None else cache.attach(rows)
 
 
 def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
-    Makes an untrained captioner and its processor.
+    Makes an untrained captioner, but for its backbone if `args` name one, and its processor.
 
     Args:
         args ([`CaptionerArguments`]):
-            The captioner's type, the fields of its config, and the size of images.
+            The captioner's type, the fields of its config, and its backbone or the size of images.
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
+    fields = dict(args.model)
+    if args.backbone is not None:
+        backbone = load_backbone(args.backbone)
+        fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
     config = AutoConfig.for_model(
         args.model_type,
         vocab_size=len(tokenizer),
@@ -37,14 +119,27 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
         unk_token_id=tokenizer.unk_token_id,
         pad_token_id=tokenizer.pad_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
-        **args.model,
+        **fields,
     )
-    model = AutoModelForImageTextToText.from_config(config)
+    if args.backbone is None and config.backbone_config is not None and config.freeze_backbone:
+        raise ValueError(
+            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
+            "with `--model.freeze_backbone false`."
+        )
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     model.generation_config.max_new_tokens = args.max_new_tokens
-    image_processor = CLIPImageProcessor(
-        size={"shortest_edge": args.image_size},
-        crop_size={"height": args.image_size, "width": args.image_size},
-        image_mean=IMAGENET_DEFAULT_MEAN,
-        image_std=IMAGENET_DEFAULT_STD,
-    )
+    if args.backbone is not None:
+        _backbone_of(model).load_state_dict(backbone.state_dict())
+        image_processor = AutoImageProcessor.from_pretrained(args.backbone)
+    else:
+        image_processor = CLIPImageProcessor(
+            size={"shortest_edge": args.image_size},
+            crop_size={"height": args.image_size, "width": args.image_size},
+            image_mean=IMAGENET_DEFAULT_MEAN,
+            image_std=IMAGENET_DEFAULT_STD,
+        )
     return model, PROCESSOR_MAPPING[type(config)](image_processor, tokenizer)
+
+
+def _backbone_of(model: PreTrainedModel) -> PreTrainedModel:
+    return next(module for module in model.modules() if isinstance(module, BackboneMixin))

@@ -100,7 +100,7 @@ class VgTrainer(Trainer):
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
         self.accelerator.print(
-            f"Batches of near lengths: {batch_sampler.padding_waste():.1%} of their positions are padding, against "
+            f"Batches by length: {batch_sampler.padding_waste():.1%} of their positions are padding, against "
             f"{batch_sampler.random_padding_waste():.1%} if rows were drawn at random."
         )
         dataloader = DataLoader(

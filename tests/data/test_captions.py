@@ -32,6 +32,7 @@ from hf_vg.data import (
 )
 from hf_vg.data.captions import to_caption_schema
 from hf_vg.data.reports import read_text
+from hf_vg.training import CaptionDataArguments, load_caption_data
 
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "../shared/data/flickr8k"
@@ -320,6 +321,23 @@ def test_one_caption_a_row(flickr, never_decoded):
     assert one_caption_a_row(data, tokenizer, max_words=2)["length"][:] == [3, 3]
     with pytest.raises(ValueError, match="no caption of 2 rows has 1 words or fewer"):
         one_caption_a_row(data, tokenizer, max_words=1)
+
+
+def test_what_a_dataset_lacks_is_held_out(tmp_path, capsys):
+    for index in range(40):
+        draw(tmp_path / f"{index}.png")
+    rows = "\n".join(f"{index}.png,image {index}" for index in range(40))
+    (tmp_path / "captions.csv").write_text(f"image,caption\n{rows}\n")
+    args = CaptionDataArguments(dataset="table", data_dir=str(tmp_path))
+    data = load_caption_data(args)
+    train, validation = (set(data[split]["image_id"]) for split in ("train", "validation"))
+    assert len(train) == 38 and len(validation) == 2 and not train & validation
+    assert data["test"]["image_id"][:] == data["validation"]["image_id"][:]
+    said = capsys.readouterr().out
+    assert "table: 40 train images, 40 train captions" in said and "2 images are held out" in said
+    assert load_caption_data(args)["validation"]["image_id"][:] == data["validation"]["image_id"][:]
+    args.num_train_images = 5
+    assert len(load_caption_data(args)["train"]) == 5
 
 
 def test_other_encodings(tmp_path):

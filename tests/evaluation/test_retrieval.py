@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_vg.evaluation import retrieval, retrieval_metrics, retrieval_ranks
+from hf_vg.evaluation import retrieval, retrieval_metrics, retrieval_ranks, scene_arithmetic_metrics
 
 
 def restated(images: torch.Tensor, texts: torch.Tensor, image_of_text: list[int]) -> dict[str, float]:
@@ -137,3 +137,25 @@ def test_wrong_inputs_are_named():
         retrieval_metrics(images, texts, folds=2)
     with pytest.raises(ValueError, match="`text_embeds` holds numbers that are not finite"):
         retrieval_metrics(images, texts * float("nan"))
+
+
+def test_arithmetic_of_scenes():
+    """Vectors that are sums of a colour and a shape; of the last image the shape can not be seen."""
+    kinds = [("red", "circle"), ("blue", "circle"), ("blue", "cross"), ("red", "cross"), ("green", "cross")]
+    directions = dict(zip(("red", "blue", "green", "circle", "cross"), torch.eye(5), strict=True))
+    images = torch.stack([directions[color] + directions[shape] for color, shape in kinds])
+    objects = [[{"color": color, "shape": shape}] for color, shape in kinds]
+    objects.insert(2, [objects[0][0], objects[2][0]])  # two objects: neither asked for nor found
+    embeds = torch.cat([images[:2], 10 * torch.ones(1, 5), images[2:]])
+
+    def encode(words):
+        return torch.stack([directions[word] for word in words])
+
+    # Two circles have one other colour each, and three crosses two.
+    assert scene_arithmetic_metrics(objects, embeds, encode) == {"arithmetic_r1": 100.0, "arithmetic_queries": 8}
+    embeds[-1] = directions["green"] + directions["circle"]
+    metrics = scene_arithmetic_metrics(objects, embeds, encode)
+    # Its own two find circles; and so does "a cross, but green", twice, as nothing green is nearer.
+    assert metrics["arithmetic_r1"] == pytest.approx(100 * 4 / 8)
+    with pytest.raises(ValueError, match="Among 1 scenes no two show one object"):
+        scene_arithmetic_metrics(objects[:1], embeds[:1], encode)

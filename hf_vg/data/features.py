@@ -1,0 +1,360 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Features of a frozen backbone, computed once and memory-mapped from then on.
+
+A cache is a folder. In it, each combination of backbone weights, preprocessing and pooling has a folder of its own,
+named after a digest of all three, with shards of features in half precision. There, features are found by a digest of
+the image file's bytes. So other weights, another image size or a changed image never find the features that were made
+for something else: they find none, and those are computed.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object, parse_flag_from_env
+from datasets import Dataset, Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import AutoConfig, BaseImageProcessor, PreTrainedConfig, PreTrainedModel
+
+from .images import open_image
+
+
+DIGEST_SIZE = 16  # bytes; two of a billion images share a digest with a probability of 1e-21
+POOLINGS = ("none", "mean")
+
+
+def process_state() -> PartialState:
+    """accelerate's state, which on a machine without an accelerator sees other processes only if it is told so."""
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
+
+
+def load_backbone(name_or_path: str | PathLike) -> PreTrainedModel:
+    r"""
+    Loads the backbone of a checkpoint, in single precision, and refuses one that the checkpoint does not fill.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            A folder or a model of the Hub: a backbone, or a classifier that has one.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
+
+    config = AutoConfig.from_pretrained(name_or_path)
+    if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
+        raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
+    # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
+    backbone, loaded = MODEL_FOR_BACKBONE_MAPPING[type(config)].from_pretrained(
+        name_or_path, dtype=torch.float32, output_loading_info=True
+    )
+    if loaded["missing_keys"]:
+        raise ValueError(
+            f"{name_or_path} lacks weights of {type(backbone).__name__}: {sorted(loaded['missing_keys'])}"
+        )
+    return backbone.eval()
+
+
+class FeatureCache(Mapping[bytes, torch.Tensor]):
+    r"""
+    The features that [`extract_features`] wrote, for one backbone, preprocessing and pooling, by the digest of an
+    image. They are half-precision tensors, read from disk when they are used: `(height, width, channels)`, or
+    `(channels,)` if they are pooled.
+
+    Args:
+        folder (`str` or `PathLike`):
+            The folder of this combination, within that of the cache.
+    """
+
+    def __init__(self, folder: str | PathLike):
+        self.folder = Path(folder)
+        self._shards: list[torch.Tensor] = []
+        self._places: dict[bytes, tuple[int, int]] = {}
+        for shard, file in enumerate(sorted(self.folder.glob("*.safetensors"))):
+            try:
+                tensors = load_file(file)  # mapped, not read
+            except SafetensorError as error:
+                raise ValueError(f"{file} is damaged ({error}). Delete it, and it is computed again.") from error
+            self._shards.append(tensors["features"])
+            self._places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(tensors["digests"].numpy())}
+
+    # A dataset that carries the cache is hashed and sent to workers by pickle: the folder says it all.
+    def __reduce__(self):
+        return FeatureCache, (self.folder,)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._places)
+
+    def __getitem__(self, digest: bytes) -> torch.Tensor:
+        shard, row = self._places[digest]
+        return self._shards[shard][row]
+
+    def attach(self, dataset: Dataset, columns: Iterable[str] = ("captions",)) -> Dataset:
+        r"""
+        Replaces the image of each row by its `image_features`, which are mapped from disk as the row is read. Under
+        `accelerate launch` every process must call it.
+
+        Args:
+            dataset ([`~datasets.Dataset`]):
+                Rows with an `image`, all of which are in the cache.
+            columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
+                The other columns that rows keep. All stay in the dataset.
+        """
+        digests = image_digests(dataset)
+        missing = [row for row, digest in enumerate(digests) if digest not in self]
+        if missing:
+            path = _undecoded(dataset)[missing[0]]["image"]["path"] or f"that of row {missing[0]}"
+            raise ValueError(
+                f"{len(missing):,} of {len(dataset):,} images have no features in {self.folder}, the first is {path}. "
+                "Extract them with recipes/extract_features.py."
+            )
+        columns = [*columns]
+
+        def add_features(batch: dict[str, list]) -> dict[str, list]:
+            features = [self[digest] for digest in batch["image_digest"]]
+            return {**{name: batch[name] for name in columns}, "image_features": features}
+
+        dataset = dataset.remove_columns("image").add_column("image_digest", digests)
+        return dataset.with_transform(add_features, columns=[*columns, "image_digest"])
+
+
+def cache_folder(
+    directory: str | PathLike, backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str = "none"
+) -> Path:
+    r"""
+    The folder, within that of the cache, for features of this backbone, preprocessing and pooling.
+
+    Args:
+        directory (`str` or `PathLike`):
+            The folder of the cache.
+        backbone ([`PreTrainedModel`]):
+            Whose weights, and whose config as far as it is the backbone's own, name the folder.
+        image_processor ([`BaseImageProcessor`]):
+            Whose settings name the folder.
+        pooling (`str`, *optional*, defaults to `"none"`):
+            `"none"` or `"mean"`.
+    """
+    return Path(directory) / _digest_of_json(_describe(backbone, image_processor, pooling))
+
+
+def extract_features(
+    dataset: Dataset,
+    backbone: PreTrainedModel,
+    image_processor: BaseImageProcessor,
+    directory: str | PathLike,
+    pooling: str = "none",
+    batch_size: int = 32,
+    shard_size: int = 256,
+    num_workers: int | None = None,
+) -> FeatureCache:
+    r"""
+    Computes the features that the cache in `directory` does not have, and opens it. Under `accelerate launch` every
+    process must call it, and computes its share. Killed at any moment, it loses the shards it was at and no other.
+
+    Args:
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`. One that is there twice is computed once.
+        backbone ([`PreTrainedModel`]):
+            Its last feature map is kept.
+        image_processor ([`BaseImageProcessor`]):
+            Makes `pixel_values`, all of one size.
+        directory (`str` or `PathLike`):
+            The folder of the cache, which other backbones may share. All processes must see it.
+        pooling (`str`, *optional*, defaults to `"none"`):
+            `"none"` keeps the map, `"mean"` its mean.
+        batch_size (`int`, *optional*, defaults to 32):
+            Images that the backbone is given at once.
+        shard_size (`int`, *optional*, defaults to 256):
+            Images of a file.
+        num_workers (`int`, *optional*):
+            Processes that decode images while the backbone computes. By default one a free core, and at most 8.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    state = process_state()
+    about = _describe(backbone, image_processor, pooling)
+    folder = Path(directory) / _digest_of_json(about)
+    if state.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.tmp"):  # of a run that was killed
+            leftover.unlink()
+        _write_atomically(folder / "about.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+    state.wait_for_everyone()
+
+    cache = FeatureCache(folder)
+    digests = image_digests(dataset)
+    rows = {digest: row for row, digest in enumerate(digests) if digest not in cache}  # the last of equal images
+    # Before a process writes, every process must have seen what there is, or their shares would not be of one whole.
+    state.wait_for_everyone()
+    share = sorted(rows)[state.process_index :: state.num_processes]
+    if share:
+        pixels = _PixelValues(_undecoded(dataset).select([rows[digest] for digest in share]), image_processor)
+        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        loader = DataLoader(
+            pixels,
+            batch_size=batch_size,
+            num_workers=min(8, max(1, cores - 1)) if num_workers is None else num_workers,
+            pin_memory=state.device.type == "cuda",
+        )
+        progress = tqdm(
+            desc="Extracting features",
+            unit="image",
+            total=len(share),
+            disable=not state.is_local_main_process,
+        )
+        features = _forward(backbone.to(state.device), loader, pooling, state.device)
+        _write_shards(folder, share, features, shard_size, pixels, progress)
+        progress.close()
+    state.wait_for_everyone()
+    return FeatureCache(folder) if rows else cache
+
+
+def image_digests(dataset: Dataset) -> list[bytes]:
+    r"""
+    A digest of the bytes of each row's image file, without decoding it. Processes share the reading.
+
+    Args:
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`.
+    """
+    state = process_state()
+    rows = range(state.process_index, len(dataset), state.num_processes)
+    of_path: dict[str, bytes] = {}  # a file that several rows show is read once
+    digests = []
+    batches = _undecoded(dataset).select(rows).iter(batch_size=256)
+    shown = state.is_local_main_process
+    progress = tqdm(desc="Reading images", unit="image", total=len(rows), delay=2, disable=not shown)
+    with ThreadPoolExecutor() as pool, progress:
+        for batch in batches:
+            sources = batch["image"]
+            files = {source["path"]: source for source in sources if not source["bytes"]}
+            new = [source for path, source in files.items() if path not in of_path]
+            of_path.update(zip((source["path"] for source in new), pool.map(_digest, new), strict=True))
+            digests += [_digest(source) if source["bytes"] else of_path[source["path"]] for source in sources]
+            progress.update(len(sources))
+    of_row = dict(gather_object(list(zip(rows, digests, strict=True))))
+    return [of_row[row] for row in range(len(dataset))]
+
+
+def _digest(source: dict[str, Any]) -> bytes:
+    content = source["bytes"] or Path(source["path"]).read_bytes()
+    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def _undecoded(dataset: Dataset) -> Dataset:
+    """Rows whose `image` is the path or the bytes of the file."""
+    return dataset.with_format(None).select_columns("image").cast_column("image", Image(decode=False))
+
+
+def _describe(backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str) -> dict[str, Any]:
+    weights = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    for name, tensor in sorted(backbone.state_dict().items()):
+        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    # What every config has, such as the version that wrote it, does not change what the backbone computes.
+    common = PreTrainedConfig().to_dict()
+    config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
+    preprocessing = {name: value for name, value in image_processor.to_dict().items() if name != "processor_class"}
+    return {
+        "backbone": {"class": type(backbone).__name__, "weights": weights.hexdigest(), "config": config},
+        # Backends of the same name round differently.
+        "preprocessing": {"class": type(image_processor).__name__, **preprocessing},
+        "pooling": pooling,
+    }
+
+
+def _digest_of_json(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=DIGEST_SIZE).hexdigest()
+
+
+class _PixelValues(torch.utils.data.Dataset):
+    def __init__(self, images: Dataset, image_processor: BaseImageProcessor):
+        self.images = images
+        self.image_processor = image_processor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        source = self.images[index]["image"]
+        image = open_image(source["bytes"] or Path(source["path"]))
+        return self.image_processor(image, return_tensors="pt")["pixel_values"][0]
+
+
+@torch.inference_mode()
+def _forward(
+    backbone: PreTrainedModel, loader: DataLoader, pooling: str, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """Features of each batch, in half precision: (B, H, W, C) or (B, C)."""
+    backbone = backbone.eval().to(memory_format=torch.channels_last)
+    for pixel_values in loader:
+        pixel_values = pixel_values.to(device, non_blocking=True, memory_format=torch.channels_last)
+        feature_map = backbone(pixel_values).feature_maps[-1]
+        features = feature_map.mean(dim=(2, 3)) if pooling == "mean" else feature_map.permute(0, 2, 3, 1)
+        yield features.to(torch.float16).cpu()
+
+
+def _write_shards(
+    folder: Path,
+    digests: list[bytes],
+    batches: Iterator[torch.Tensor],
+    shard_size: int,
+    pixels: _PixelValues,
+    progress: tqdm,
+) -> None:
+    pending, start, end = [], 0, 0
+    # The backbone need not wait for the disk.
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        written = None
+        for features in batches:
+            if not features.isfinite().all():
+                bad = end + int((~features.isfinite().flatten(1).all(dim=1)).nonzero()[0])
+                raise ValueError(f"features of {pixels.images[bad]['image']['path']} are not finite in half precision")
+            pending.append(features.contiguous())
+            end += len(features)
+            if end - start >= shard_size or end == len(digests):
+                if written is not None:
+                    written.result()
+                written = writer.submit(_write_shard, folder, digests[start:end], pending)
+                pending, start = [], end
+            progress.update(len(features))
+        written.result()
+
+
+def _write_shard(folder: Path, digests: list[bytes], batches: list[torch.Tensor]) -> None:
+    tensors = {
+        "features": torch.cat(batches),
+        "digests": torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(len(digests), DIGEST_SIZE),
+    }
+    _write_atomically(folder / f"{digests[0].hex()}.safetensors", lambda file: file.write_bytes(save(tensors)))
+
+
+def _write_atomically(file: Path, write) -> None:
+    """A kill leaves the file whole, or absent; or as it was, if it was there."""
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    write(unfinished)
+    with open(unfinished, "rb") as written:
+        os.fsync(written.fileno())
+    os.replace(unfinished, file)

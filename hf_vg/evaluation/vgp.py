@@ -1,0 +1,130 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How well GroundedVisualBert tells true captions from false ones, knows paraphrases, looks, answers and finds."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
+
+
+@torch.no_grad()
+def vgp_metrics(model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Callable, batch_size: int = 32):
+    r"""
+    Scores a [`GroundedVisualBertForVGP`].
+
+    Args:
+        model ([`PreTrainedModel`]):
+            The model.
+        rows (`Sequence[Mapping]`), collator (`Callable`):
+            What is scored on: rows of [`make_caption_pairs`], and what makes batches of them.
+        batch_size (`int`, *optional*, defaults to 32):
+            Rows that the model is given at once.
+
+    Returns:
+        `dict[str, float]`: Shares of what is right.
+
+        - **identification** -- which captions are of the image.
+        - **paraphrase** -- the types of phrase pairs.
+        - **word_attention** and **word_rollout** -- words of grounded phrases that look at a box of theirs more than
+          at any other region, the whole image among them: by the last layer's mean attention, and by rollout.
+        - **phrase_attention** and **phrase_rollout** -- phrases whose words together look most at a box of theirs, of
+          the boxes of the image. **phrase_classifier** is the same for the classifier of indirect supervision.
+    """
+    right, total = Counter(), Counter()
+
+    def add(name: str, is_right: torch.Tensor):
+        right[name] += int(is_right.sum())
+        total[name] += is_right.numel()
+
+    for batch in _batches(model, rows, collator, batch_size, "Scoring caption pairs"):
+        labels, pair_labels = batch.pop("labels"), batch.pop("pair_labels")
+        for name in ("masked_input_ids", "masked_labels"):
+            batch.pop(name, None)
+        outputs = model(**batch, output_attentions=True)
+        add("identification", outputs.logits.argmax(dim=-1) == labels)
+        is_pair = pair_labels != -100
+        add("paraphrase", outputs.paraphrase_logits.argmax(dim=-1)[is_pair] == pair_labels[is_pair])
+
+        tokens = batch["input_ids"].shape[1]
+        phrase_boxes = batch["phrase_boxes"]
+        shown = align_words(batch["phrase_spans"], phrase_boxes, tokens)  # (B, T, R)
+        is_grounded, is_phrase = shown.amax(dim=2) > 0, phrase_boxes.amax(dim=2) > 0
+        in_phrase = align_words(batch["phrase_spans"], torch.eye(phrase_boxes.shape[1]).to(shown), tokens)  # (B, T, E)
+        is_box = (batch["visual_attention_mask"] > 0).unsqueeze(1).clone()
+        is_box[..., 0] = False  # the whole image
+        scores = {}
+        for name, attention in (
+            ("attention", outputs.attentions[-1].mean(dim=1)),
+            ("rollout", attention_rollout(outputs.attentions, layers=[-1])[0]),
+        ):
+            attention = attention[:, :tokens, tokens:]
+            peak = attention.argmax(dim=2, keepdim=True)
+            add(f"word_{name}", shown.gather(2, peak).squeeze(2)[is_grounded] > 0)
+            scores[name] = in_phrase.transpose(1, 2) @ attention
+        if outputs.grounding_logits is not None:
+            scores["classifier"] = outputs.grounding_logits
+        for name, score in scores.items():
+            peak = score.masked_fill(~is_box, -torch.inf).argmax(dim=2, keepdim=True)
+            add(f"phrase_{name}", phrase_boxes.gather(2, peak).squeeze(2)[is_phrase] > 0)
+    return {name: right[name] / max(total[name], 1) for name in total}
+
+
+@torch.no_grad()
+def answer_questions(
+    model: PreTrainedModel,
+    rows: Sequence[Mapping[str, Any]],
+    collator: Callable,
+    batch_size: int = 32,
+) -> list[str]:
+    """The answers of a [`GroundedVisualBertForQuestionAnswering`] to rows that `collator` makes batches of."""
+    answers = []
+    for batch in _batches(model, rows, collator, batch_size, "Answering questions"):
+        batch.pop("labels")
+        answers += [model.config.id2label[index] for index in model(**batch).logits.argmax(dim=-1).tolist()]
+    return answers
+
+
+@torch.no_grad()
+def resolve_expressions(
+    model: PreTrainedModel,
+    rows: Sequence[Mapping[str, Any]],
+    collator: Callable,
+    batch_size: int = 32,
+) -> list[list[float]]:
+    """The boxes that a [`GroundedVisualBertForReferringExpression`] chooses, relative to their images."""
+    boxes = []
+    for batch in _batches(model, rows, collator, batch_size, "Resolving expressions"):
+        batch.pop("labels")
+        chosen = model(**batch).logits.argmax(dim=-1)
+        boxes += batch["boxes"][torch.arange(len(chosen)), chosen].tolist()
+    return boxes
+
+
+def _batches(
+    model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Callable, batch_size: int, description: str
+) -> Iterator[dict[str, torch.Tensor]]:
+    was_training = model.training
+    model.eval()
+    try:
+        for start in tqdm(range(0, len(rows), batch_size), desc=description, unit="batch"):
+            batch = collator([rows[index] for index in range(start, min(start + batch_size, len(rows)))])
+            yield {name: value.to(model.device) for name, value in batch.items()}
+    finally:
+        model.train(was_training)

@@ -1,0 +1,101 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which words a sentence encoder attends to."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@torch.no_grad()
+def attention_of_sentences(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sentences: str | Sequence[str]
+) -> list[dict[str, Any]]:
+    r"""
+    The words of sentences, and how much each attention row looks at each.
+
+    Args:
+        model ([`PreTrainedModel`]):
+            A sentence encoder whose `attentions` are of shape `(sentences, rows, words)`, such as
+            [`SelfAttnGroundedEncoderModel`].
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Its tokenizer.
+        sentences (`str` or `Sequence[str]`):
+            One sentence or several.
+
+    Returns:
+        `list[dict]`: For each sentence its `words`, as the tokenizer knows them, and their `attention`, a `np.ndarray`
+        of shape `(rows, words)`.
+    """
+    sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+    encoded = tokenizer(sentences, truncation=True, padding=True, return_tensors="pt").to(model.device)
+    attentions = model(encoded["input_ids"], attention_mask=encoded["attention_mask"]).attentions
+    if attentions is None:
+        raise ValueError(f"This {type(model).__name__} has no self-attention (`use_attention=False`).")
+    examples = []
+    for ids, mask, attention in zip(encoded["input_ids"], encoded["attention_mask"], attentions, strict=True):
+        length = int(mask.sum())
+        words = tokenizer.convert_ids_to_tokens(ids[:length].tolist())
+        examples.append({"words": words, "attention": attention[:, :length].float().cpu().numpy()})
+    return examples
+
+
+def plot_sentence_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None):
+    r"""
+    Draws a sentence as columns and the attention rows as rows, and below them their mean.
+
+    Args:
+        examples (`Mapping` or a sequence of them):
+            As [`attention_of_sentences`] returns them.
+        path (`str` or `Path`, *optional*):
+            Where to save the figure; its ending names the format.
+
+    Returns:
+        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
+    examples = [examples] if isinstance(examples, Mapping) else list(examples)
+    if not examples:
+        raise ValueError("There is nothing to draw: `examples` is empty.")
+    for index, example in enumerate(examples):
+        if np.ndim(example["attention"]) != 2 or np.shape(example["attention"])[1] != len(example["words"]):
+            raise ValueError(
+                f"Example {index} must have attention of shape (rows, {len(example['words'])}), one column a word, "
+                f"got {np.shape(example['attention'])}."
+            )
+
+    rows = max(len(example["attention"]) for example in examples)
+    longest = max(len(example["words"]) for example in examples)
+    height = 0.09 * rows + 0.9
+    figure = Figure(figsize=(0.55 * longest + 1.5, height * len(examples)), layout="constrained")
+    axes = figure.subplots(2 * len(examples), 1, squeeze=False, height_ratios=[rows, max(rows / 8, 1)] * len(examples))
+    for example, upper, lower in zip(examples, axes[::2, 0], axes[1::2, 0], strict=True):
+        attention = np.asarray(example["attention"], dtype=np.float32)
+        mean = attention.mean(axis=0, keepdims=True)
+        upper.imshow(attention, cmap="Blues", aspect="auto", vmin=0, vmax=max(attention.max(), 1e-12))
+        # On a scale of its own: rows that look at different words have a mean that is small everywhere.
+        lower.imshow(mean, cmap="Blues", aspect="auto", vmin=0, vmax=max(mean.max(), 1e-12))
+        upper.set(xticks=[], yticks=[], ylabel="rows")
+        lower.set(yticks=[0], yticklabels=["mean"])
+        lower.set_xticks(range(len(example["words"])), example["words"], rotation=40, ha="right", fontsize=9)
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return figure

@@ -1,0 +1,176 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What GroundedVisualBert computes without weights: regions, rollout, and losses of attention."""
+
+import torch
+from torch import nn
+
+
+EPSILON = 1e-6  # of the attention losses, as in the authors' code
+
+
+def roi_align(
+    feature_map: torch.Tensor, boxes: torch.Tensor, output_size: int = 1, sampling_ratio: int = 2
+) -> torch.Tensor:
+    r"""
+    RoI align as torchvision's with `aligned=True`, in plain torch. Bilinear sampling is linear in the map and apart in
+    its two dimensions, so that all boxes of an image are one matrix product.
+
+    Args:
+        feature_map (`torch.Tensor` of shape `(batch, channels, height, width)`):
+            The map to pool from.
+        boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):
+            Left, top, right and bottom, in cells of the map.
+        output_size (`int`, *optional*, defaults to 1):
+            Bins a side.
+        sampling_ratio (`int`, *optional*, defaults to 2):
+            Points a side of a bin.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, boxes, channels, output_size, output_size)`.
+    """
+
+    def weights(start: torch.Tensor, end: torch.Tensor, cells: int) -> torch.Tensor:
+        """The share of every cell in every bin, of shape `(batch, boxes, output_size, cells)`."""
+        points = output_size * sampling_ratio
+        steps = (torch.arange(points, device=boxes.device) + 0.5) / points
+        position = (start.unsqueeze(-1) + (end - start).unsqueeze(-1) * steps - 0.5).unsqueeze(-1)
+        inside = (position >= -1) & (position <= cells)
+        distance = position.clamp(0, cells - 1) - torch.arange(cells, device=boxes.device)
+        share = (1 - distance.abs()).clamp(min=0) * inside
+        return share.unflatten(-2, (output_size, sampling_ratio)).mean(dim=-2)
+
+    left, top, right, bottom = boxes.float().unbind(-1)
+    rows = weights(top, bottom, feature_map.shape[2])
+    columns = weights(left, right, feature_map.shape[3])
+    shares = torch.einsum("brph,brqw->brpqhw", rows, columns).flatten(4).flatten(1, 3)  # (B, R * P * P, H * W)
+    pooled = shares.to(feature_map.dtype) @ feature_map.flatten(2).transpose(1, 2)
+    return pooled.unflatten(1, (-1, output_size, output_size)).permute(0, 1, 4, 2, 3)
+
+
+def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
+    """Sinusoids of the centre, width and height of relative boxes, of shape `(batch, boxes, 8 * frequencies)`."""
+    left, top, right, bottom = boxes.float().unbind(-1)
+    position = 100 * torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], dim=-1)
+    periods = 1000 ** (torch.arange(frequencies, device=boxes.device) / frequencies)
+    angles = position.unsqueeze(-1) / periods
+    return torch.stack([angles.sin(), angles.cos()], dim=-2).flatten(-3)
+
+
+def attention_rollout(
+    attentions: tuple[torch.Tensor, ...], layers: list[int] | None = None, heads: list[int] | None = None
+) -> tuple[torch.Tensor, ...]:
+    r"""
+    Attention rollout (Abnar and Zuidema, 2020): how much of each input a position of a layer holds, if attention mixed
+    inputs linearly and half of every layer were its residual connection.
+
+    Args:
+        attentions (`tuple[torch.Tensor]`):
+            Attention probabilities, one tensor of shape `(batch, heads, length, length)` a layer, from the first on.
+        layers (`list[int]`, *optional*):
+            The layers to return, all by default. Nothing is computed for layers above the last of them.
+        heads (`list[int]`, *optional*):
+            The heads whose mean is rolled out, all by default.
+
+    Returns:
+        `tuple[torch.Tensor]`: One tensor of shape `(batch, length, length)` a returned layer, whose rows sum to one.
+    """
+    wanted = [index % len(attentions) for index in (range(len(attentions)) if layers is None else layers)]
+    rollouts = []
+    for attention in attentions[: max(wanted) + 1]:
+        mean = (attention if heads is None else attention[:, heads]).mean(dim=1)
+        mixing = mean + torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        mixing = mixing / mixing.sum(dim=-1, keepdim=True)
+        rollouts.append(mixing @ rollouts[-1] if rollouts else mixing)
+    return tuple(rollouts[index] for index in wanted)
+
+
+def attention_loss(
+    attention: torch.Tensor, targets: torch.Tensor, column_mask: torch.Tensor, kind: str = "ce"
+) -> torch.Tensor:
+    r"""
+    Loss of the attention from rows to columns, summed over the rows that have a target and averaged over layers and
+    heads.
+
+    Args:
+        attention (`torch.Tensor` of shape `(layers, batch, heads, rows, columns)`):
+            Attention or rollout, zero at padded columns.
+        targets (`torch.Tensor` of shape `(batch, rows, columns)`):
+            1 where a row should look, which may be several columns. A row without any has no loss.
+        column_mask (`torch.Tensor` of shape `(batch, columns)`):
+            1 for columns that are not padding.
+        kind (`str`, *optional*, defaults to `"ce"`):
+            Cross entropy with the targets, each of which has an equal share; or `"bce_log"`.
+    """
+    attention, targets = attention.float(), targets.float()
+    log_share = torch.log(EPSILON + attention / (attention.sum(dim=-1, keepdim=True) + EPSILON))
+    if kind == "ce":
+        share = targets / targets.sum(dim=-1, keepdim=True).clamp(min=1)
+        return -(share.unsqueeze(1) * log_share).sum() / (attention.shape[0] * attention.shape[2])
+    # The authors take the log of a probability for a logit.
+    columns = column_mask.float()[:, None, None]
+    supervised = targets.amax(dim=-1, keepdim=True).unsqueeze(1)
+    terms = nn.functional.binary_cross_entropy_with_logits(
+        log_share, targets.unsqueeze(1).expand_as(log_share), reduction="none"
+    )
+    terms = terms * columns * supervised / columns.sum(dim=-1, keepdim=True)
+    return terms.sum() / (attention.shape[0] * attention.shape[2])
+
+
+def pool_spans(hidden_states: torch.Tensor, spans: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Maximum over the tokens of each span, of those spans that are not empty: their vectors `(spans, hidden_size)`, and
+    which they are, a mask of shape `(batch, spans)`.
+    """
+    start, end = spans.unbind(-1)
+    is_span = end > start
+    position = torch.arange(hidden_states.shape[1], device=spans.device)
+    outside = (position < start[is_span].unsqueeze(-1)) | (position >= end[is_span].unsqueeze(-1))
+    rows = hidden_states[is_span.nonzero()[:, 0]]  # (N, T, D)
+    return rows.masked_fill(outside.unsqueeze(-1), torch.finfo(rows.dtype).min).amax(dim=1), is_span
+
+
+def align_words(phrase_spans: torch.Tensor, phrase_boxes: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """1 where a token belongs to a phrase that a box shows, of shape `(batch, tokens, boxes)`."""
+    position = torch.arange(num_tokens, device=phrase_spans.device)
+    start, end = phrase_spans.unsqueeze(2).unbind(-1)
+    inside = (position >= start) & (position < end)  # (B, E, T)
+    return (inside.float().transpose(1, 2) @ phrase_boxes.float()).clamp(max=1)
+
+
+def means_over_ranks(
+    sums: dict[str, torch.Tensor], counts: dict[str, torch.Tensor], training: bool
+) -> dict[str, torch.Tensor]:
+    """
+    Sums divided by counts, zero where there was nothing to count. In distributed training the counts are those of all
+    ranks: the mean over ranks, which is what becomes of gradients, is then the mean over everything that they hold.
+    """
+    total = torch.stack([counts[name].float() for name in sums])
+    ranks = 1
+    if training and torch.distributed.is_available() and torch.distributed.is_initialized():
+        ranks = torch.distributed.get_world_size()
+        torch.distributed.all_reduce(total)
+    scales = ranks / total.clamp(min=1)
+    return {name: sums[name] * scale for name, scale in zip(sums, scales, strict=True)}
+
+
+__all__ = [
+    "align_words",
+    "attention_loss",
+    "attention_rollout",
+    "geometry_embedding",
+    "means_over_ranks",
+    "pool_spans",
+    "roi_align",
+]

@@ -1,0 +1,473 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PyTorch SelfAttnGroundedEncoder model: a self-attentive sentence encoder that learns from captions and images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import initialization as init
+from transformers.backbone_utils import load_backbone
+from transformers.modeling_outputs import ModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, logging
+from transformers.utils.generic import can_return_tuple
+
+from ..vgg.modeling_vgg import VggBackbone
+from .configuration_self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
+
+
+class SelfAttnGroundedEncoderGather(torch.autograd.Function):
+    """
+    Rows of all processes, with gradient. Each process computes the loss of the global batch, so the gradients that
+    come back are summed here and averaged by DDP: what is left is the gradient of that loss, once.
+    """
+
+    @staticmethod
+    def forward(ctx, rows):
+        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        torch.distributed.all_reduce(gradient)
+        return gradient.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]
+
+
+def gather_rows(rows: torch.Tensor) -> torch.Tensor:
+    """The rows of all processes, in the order of their ranks. All must have equally many."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return rows
+    return SelfAttnGroundedEncoderGather.apply(rows)
+
+
+def log_sum_exp_loss(similarity: torch.Tensor, same_image: torch.Tensor, negatives: str) -> torch.Tensor:
+    """Equation 1. `similarity[i, j]` is that of sentence i and image j, `same_image` is true where these belong."""
+    positive = similarity.diagonal()
+    least = torch.finfo(similarity.dtype).min  # -inf would make NaN gradients where a batch has no negative at all
+    if negatives == "global":
+        # The sum over all pairs of a positive and a negative is a product of two sums.
+        negative = similarity.masked_fill(same_image, least)
+        return nn.functional.softplus(negative.flatten().logsumexp(0) + (-positive).logsumexp(0))
+    from_sentence = (similarity - positive.unsqueeze(1)).masked_fill(same_image, least)
+    from_image = (similarity - positive.unsqueeze(0)).masked_fill(same_image, least)
+    differences = torch.cat([from_sentence.flatten(), from_image.flatten(), similarity.new_zeros(1)])
+    return differences.logsumexp(0)
+
+
+def margin_loss(similarity: torch.Tensor, same_image: torch.Tensor, margin: float) -> torch.Tensor:
+    """Hinge on each other image of the batch, summed for each sentence, averaged over sentences."""
+    violation = (margin - similarity.diagonal().unsqueeze(1) + similarity).clamp(min=0)
+    return violation.masked_fill(same_image, 0).sum() / similarity.shape[0]
+
+
+class SelfAttnGroundedEncoderAttention(nn.Module):
+    """A = softmax over words of W_a2 tanh(W_a1 h_t), for `num_attention_rows` distributions."""
+
+    def __init__(self, config: SelfAttnGroundedEncoderConfig):
+        super().__init__()
+        state_size = config.hidden_size * (2 if config.state_merge == "concat" else 1)
+        self.hidden = nn.Linear(state_size, config.attention_size, bias=False)
+        self.score = nn.Linear(config.attention_size, config.num_attention_rows, bias=False)
+
+    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.score(torch.tanh(self.hidden(states))).transpose(1, 2).float()  # (B, n_a, T)
+        scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+        # A sentence without words has no weights, and not equal ones.
+        weights = (scores.softmax(dim=-1) * mask.unsqueeze(1)).to(states.dtype)
+        rows = torch.bmm(weights, states)  # C, (B, n_a, d_h)
+        return rows.max(dim=1).values, weights
+
+
+class SelfAttnGroundedEncoderImageHead(nn.Module):
+    """psi: from the sentence vector to that of the image."""
+
+    def __init__(self, config: SelfAttnGroundedEncoderConfig):
+        super().__init__()
+        hidden = [config.image_head_size] * (config.image_head_layers - 1)
+        sizes = [config.sentence_size, *hidden, config.feature_size]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes[:-1], sizes[1:], strict=True))
+        self.dropout = nn.Dropout(config.image_head_dropout)
+
+    def forward(self, sentence: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:-1]:
+            sentence = self.dropout(torch.relu(layer(sentence)))
+        return self.layers[-1](sentence)
+
+
+class SelfAttnGroundedEncoderDecoder(nn.Module):
+    """An LSTM that writes a caption from the sentence vector: its first state, and a part of each of its inputs."""
+
+    def __init__(self, config: SelfAttnGroundedEncoderConfig):
+        super().__init__()
+        self.init_state = nn.Linear(config.sentence_size, 2 * config.hidden_size)
+        self.lstm = nn.LSTM(config.embedding_size + config.sentence_size, config.hidden_size, batch_first=True)
+
+    def forward(self, embeddings: torch.Tensor, sentence: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        state = [part.unsqueeze(0).contiguous() for part in self.init_state(sentence).chunk(2, dim=-1)]
+        inputs = torch.cat([embeddings, sentence.unsqueeze(1).expand(-1, embeddings.shape[1], -1)], dim=-1)
+        return run_lstm(self.lstm, inputs, lengths, state)[0]
+
+
+def run_lstm(
+    lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, state: Sequence[torch.Tensor] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """All states, zeros after a sequence's end, and the state at each sequence's own end."""
+    dtype = lstm.weight_ih_l0.dtype  # under autocast the inputs may be of another
+    # A sequence of no words can not be packed: it is run for one step, and its states are to be masked.
+    packed = pack_padded_sequence(inputs.to(dtype), lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+    outputs, (final, _) = lstm(packed, None if state is None else tuple(part.to(dtype) for part in state))
+    return pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])[0], final
+
+
+class SelfAttnGroundedEncoderPreTrainedModel(PreTrainedModel):
+    config: SelfAttnGroundedEncoderConfig
+    config_class = SelfAttnGroundedEncoderConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    input_modalities = ("image", "text")
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """Recurrent weights are orthogonal, all others Xavier, each gate by itself; biases are zero."""
+        super()._init_weights(module)
+        if isinstance(module, nn.LSTM):
+            for name, parameter in module.named_parameters():
+                if name.startswith("bias"):
+                    init.zeros_(parameter)
+                    continue
+                fill = init.orthogonal_ if name.startswith("weight_hh") else init.xavier_uniform_
+                init.copy_(parameter, torch.cat([fill(torch.empty_like(gate)) for gate in parameter.chunk(4)]))
+        elif isinstance(module, (nn.Linear, nn.Embedding)):
+            init.xavier_uniform_(module.weight)
+
+    @torch.no_grad()
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 64,
+        show_progress_bar: bool = True,
+        normalize: bool = False,
+        convert_to_tensor: bool = False,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+    ) -> np.ndarray | torch.Tensor:
+        r"""
+        Sentence vectors. Sentences are sorted by length, so that batches hold little padding, and returned in the
+        order they were given.
+
+        Args:
+            sentences (`str` or `Sequence[str]`):
+                One sentence or several.
+            batch_size (`int`, *optional*, defaults to 64):
+                How many sentences are encoded at a time.
+            show_progress_bar (`bool`, *optional*, defaults to `True`):
+                Whether to show progress, if it takes more than two seconds.
+            normalize (`bool`, *optional*, defaults to `False`):
+                Whether vectors are scaled to length 1.
+            convert_to_tensor (`bool`, *optional*, defaults to `False`):
+                Whether to return a `torch.Tensor` on the model's device instead of a `np.ndarray`.
+            tokenizer ([`PreTrainedTokenizerFast`], *optional*):
+                By default that of the checkpoint the model was loaded from.
+
+        Returns:
+            `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`, or `(sentence_size,)` for a `str`.
+        """
+        batch = [sentences] if isinstance(sentences, str) else list(sentences)
+        for index, sentence in enumerate(batch):
+            if not isinstance(sentence, str):
+                raise TypeError(f"Sentence {index} must be a string, got {type(sentence).__name__}: {sentence!r}.")
+        ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
+        # The longest come first: if memory does not suffice, it shows at once.
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+        vectors = torch.empty(len(ids), self.config.sentence_size, dtype=self.dtype, device=self.device)
+        starts = range(0, len(order), batch_size)
+        for start in logging.tqdm(starts, desc="Encoding", unit="batch", disable=not show_progress_bar, delay=2):
+            rows = order[start : start + batch_size]
+            length = max(len(ids[rows[0]]), 1)
+            input_ids = torch.full((len(rows), length), self.config.pad_token_id)
+            mask = torch.zeros_like(input_ids)
+            for row, index in enumerate(rows):
+                input_ids[row, : len(ids[index])] = torch.tensor(ids[index], dtype=torch.long)
+                mask[row, : len(ids[index])] = 1
+            outputs = self.base_model(input_ids.to(self.device), attention_mask=mask.to(self.device))
+            vectors[rows] = outputs.pooler_output
+        if normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        if isinstance(sentences, str):
+            vectors = vectors[0]
+        return vectors if convert_to_tensor else vectors.float().cpu().numpy()
+
+    def _checkpoint_tokenizer(self) -> PreTrainedTokenizerFast:
+        if getattr(self, "_tokenizer", None) is None:
+            if not self.name_or_path:
+                raise ValueError(
+                    "This model was not loaded from a checkpoint, so its tokenizer is not known: give `encode` a "
+                    "`tokenizer`."
+                )
+            # Not by the Auto class, which would ask once more whether the checkpoint's code is trusted.
+            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.name_or_path)
+        return self._tokenizer
+
+
+@dataclass
+class SelfAttnGroundedEncoderModelOutput(ModelOutput):
+    r"""
+    last_hidden_state (`torch.FloatTensor` of shape `(batch_size, length, state_size)`):
+        h_t of each word, zeros after a sentence's end.
+    pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
+        The sentence vector h. It is zero for a sentence without words.
+    attentions (`torch.FloatTensor` of shape `(batch_size, num_attention_rows, length)`, *optional*):
+        A: how much each attention row looks at each word. Rows sum to 1, and to 0 for a sentence without words.
+    """
+
+    last_hidden_state: torch.FloatTensor | None = None
+    pooler_output: torch.FloatTensor | None = None
+    attentions: torch.FloatTensor | None = None
+
+
+@dataclass
+class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        The sum of the parts that the objective has, and `attention_penalty * loss_attention`.
+    loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        L_C, the negative log likelihood of the other caption: summed over its words, averaged over captions.
+    loss_grounding (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        L_VG of the global batch, that of all processes.
+    loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        ||A A^T - I||^2, averaged over sentences.
+    logits (`torch.FloatTensor` of shape `(batch_size, length, vocab_size)`, *optional*):
+        Scores of the next word of the other caption. `None` in training, where only the loss is wanted.
+    image_embeds (`torch.FloatTensor` of shape `(batch_size, feature_size)`, *optional*):
+        psi(h), the image's vector as predicted from the sentence.
+    pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
+        The sentence vector h.
+    attentions (`torch.FloatTensor` of shape `(batch_size, num_attention_rows, length)`, *optional*):
+        How much each attention row looks at each word.
+    """
+
+    loss: torch.FloatTensor | None = None
+    loss_caption: torch.FloatTensor | None = None
+    loss_grounding: torch.FloatTensor | None = None
+    loss_attention: torch.FloatTensor | None = None
+    logits: torch.FloatTensor | None = None
+    image_embeds: torch.FloatTensor | None = None
+    pooler_output: torch.FloatTensor | None = None
+    attentions: torch.FloatTensor | None = None
+
+
+class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
+    """The sentence encoder: a bidirectional LSTM, and self-attention over its states."""
+
+    def __init__(self, config: SelfAttnGroundedEncoderConfig):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.lstm = nn.LSTM(config.embedding_size, config.hidden_size, batch_first=True, bidirectional=True)
+        self.attention = SelfAttnGroundedEncoderAttention(config) if config.use_attention else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding):
+        self.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SelfAttnGroundedEncoderModelOutput:
+        r"""
+        attention_mask (`torch.Tensor` of shape `(batch_size, length)`, *optional*):
+            1 for the tokens of a sentence, 0 for the padding after it. By default all that is not the padding token.
+        """
+        if attention_mask is None:
+            attention_mask = input_ids != self.config.pad_token_id
+        mask = attention_mask.bool()
+        lengths = mask.sum(dim=1)
+        if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(1)):
+            raise ValueError("`attention_mask` must be ones and then zeros in each row: pad sentences on the right.")
+        # Packed sequences: the backward direction starts at a sentence's last word, and the forward one ends there.
+        states, final = run_lstm(self.lstm, self.embed_tokens(input_ids), lengths.cpu())
+        states = states * mask.unsqueeze(-1)
+        if self.config.state_merge == "max":
+            states = states.unflatten(-1, (2, -1)).max(dim=2).values
+        sentence = final.max(dim=0).values * (lengths > 0).unsqueeze(-1)  # h_S
+        weights = None
+        if self.attention is not None:
+            attended, weights = self.attention(states, mask)
+            sentence = torch.cat([attended, sentence], dim=-1)
+        return SelfAttnGroundedEncoderModelOutput(last_hidden_state=states, pooler_output=sentence, attentions=weights)
+
+
+class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedModel):
+    """The sentence encoder, with what it predicts from a caption: another caption, the image, or both."""
+
+    # The loss is a mean over captions, so that Trainer's mean over accumulated batches is right as it is.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: SelfAttnGroundedEncoderConfig):
+        super().__init__(config)
+        self.model = SelfAttnGroundedEncoderModel(config)
+        self.predicts_caption = config.objective in ("cap2cap", "cap2all")
+        self.predicts_image = config.objective in ("cap2img", "cap2all")
+        self.decoder = SelfAttnGroundedEncoderDecoder(config) if self.predicts_caption else None
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size) if self.predicts_caption else None
+        self.image_head = SelfAttnGroundedEncoderImageHead(config) if self.predicts_image else None
+        if config.backbone_config is None or not self.predicts_image:
+            self.backbone = None
+        elif config.backbone_config.model_type == "vgg":
+            self.backbone = VggBackbone(config.backbone_config)
+        else:
+            self.backbone = load_backbone(config)
+        if self.backbone is not None:
+            if self.backbone.channels[-1] != config.feature_size:
+                raise ValueError(
+                    f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
+                    f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
+                )
+            if config.freeze_backbone:
+                self.backbone.requires_grad_(False)
+        self.post_init()
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        if self.backbone is not None and self.config.freeze_backbone:
+            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
+            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
+            self.backbone.eval().requires_grad_(False)
+        return self
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        self.lm_head = new_embeddings
+
+    def image_vectors(
+        self, pixel_values: torch.FloatTensor | None, image_features: torch.FloatTensor | None
+    ) -> torch.Tensor | None:
+        """h_I: the features as given, or the mean over locations of the backbone's last feature map."""
+        if pixel_values is not None and image_features is not None:
+            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
+        if pixel_values is not None:
+            if self.backbone is None:
+                raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
+            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)  # faster convolutions
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
+                return self.backbone(pixel_values).feature_maps[-1].mean(dim=(2, 3))
+        if image_features is not None and (
+            image_features.dim() != 2 or image_features.shape[1] != self.config.feature_size
+        ):
+            raise ValueError(
+                f"`image_features` must be (batch, {self.config.feature_size}), got {tuple(image_features.shape)}."
+            )
+        return image_features
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        pixel_values: torch.FloatTensor | None = None,
+        image_features: torch.FloatTensor | None = None,
+        image_ids: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SelfAttnGroundedEncoderForPreTrainingOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, length)`, *optional*):
+            Another caption of the image, ending with the end token, padded with -100. For `"cap2cap"` and
+            `"cap2all"`.
+        image_features (`torch.FloatTensor` of shape `(batch_size, feature_size)`, *optional*):
+            The image's vector, computed before, instead of `pixel_values`. For `"cap2img"` and `"cap2all"`.
+        image_ids (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Which image a caption belongs to, over all processes: captions of one image are no negatives of each
+            other. By default each row is an image of its own.
+        """
+        outputs = self.model(input_ids, attention_mask, **kwargs)
+        sentence = outputs.pooler_output
+        losses, logits, image_embeds = {}, None, None
+        if self.predicts_caption and labels is not None:
+            losses["loss_caption"], logits = self.caption_loss(sentence, labels)
+        if self.predicts_image:
+            image_embeds = self.image_head(sentence)
+            images = self.image_vectors(pixel_values, image_features)
+            if images is not None:
+                losses["loss_grounding"] = self.grounding_loss(image_embeds, images, image_ids)
+        if losses and len(losses) < self.predicts_caption + self.predicts_image:
+            missing = "`labels`" if "loss_caption" not in losses else "`pixel_values` or `image_features`"
+            raise ValueError(f"The objective {self.config.objective!r} needs {missing} too.")
+        if losses:
+            losses["loss"] = sum(losses.values())
+            if self.config.attention_penalty and outputs.attentions is not None:
+                losses["loss_attention"] = self.attention_loss(outputs.attentions)
+                losses["loss"] = losses["loss"] + self.config.attention_penalty * losses["loss_attention"]
+        return SelfAttnGroundedEncoderForPreTrainingOutput(
+            **losses,
+            logits=logits,
+            image_embeds=image_embeds,
+            pooler_output=sentence,
+            attentions=outputs.attentions,
+        )
+
+    def caption_loss(
+        self, sentence: torch.Tensor, labels: torch.LongTensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        is_word = labels != -100
+        lengths = is_word.sum(dim=1)
+        inputs = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        inputs[:, 1:] = labels[:, :-1].clamp(min=0)
+        states = self.decoder(self.model.embed_tokens(inputs), sentence, lengths.cpu())
+        # Padding is left out before the vocabulary projection, the widest of the model.
+        logits = None if self.training else self.lm_head(states)
+        word_logits = self.lm_head(states[is_word]) if logits is None else logits[is_word]
+        summed = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="sum")
+        return summed / (lengths > 0).sum().clamp(min=1), logits
+
+    def grounding_loss(
+        self, predicted: torch.Tensor, images: torch.Tensor, image_ids: torch.LongTensor | None
+    ) -> torch.Tensor:
+        predicted = gather_rows(nn.functional.normalize(predicted.float(), dim=-1))
+        images = gather_rows(nn.functional.normalize(images.float(), dim=-1))
+        if image_ids is None:
+            same_image = torch.eye(len(images), dtype=torch.bool, device=images.device)
+        else:
+            image_ids = gather_rows(image_ids)
+            same_image = image_ids.unsqueeze(0) == image_ids.unsqueeze(1)
+        similarity = predicted @ images.T  # cosines, (sentences, images)
+        if self.config.grounding_loss == "margin":
+            return margin_loss(similarity, same_image, self.config.margin)
+        return log_sum_exp_loss(similarity, same_image, self.config.negatives)
+
+    @staticmethod
+    def attention_loss(attentions: torch.Tensor) -> torch.Tensor:
+        weights = attentions.float()
+        overlap = torch.bmm(weights, weights.transpose(1, 2))
+        return (overlap - torch.eye(overlap.shape[1], device=overlap.device)).square().sum() / len(overlap)
+
+
+__all__ = [
+    "SelfAttnGroundedEncoderForPreTraining",
+    "SelfAttnGroundedEncoderModel",
+    "SelfAttnGroundedEncoderPreTrainedModel",
+]

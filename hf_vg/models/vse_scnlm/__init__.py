@@ -1,0 +1,28 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import sys
+from typing import TYPE_CHECKING
+
+from transformers.utils import _LazyModule
+from transformers.utils.import_utils import define_import_structure
+
+
+if TYPE_CHECKING:
+    from .configuration_vse_scnlm import *
+    from .modeling_scnlm import *
+    from .modeling_vse_scnlm import *
+    from .processing_vse_scnlm import *
+    from .space_vse_scnlm import *
+else:
+    sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__), module_spec=__spec__)

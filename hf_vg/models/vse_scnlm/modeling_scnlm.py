@@ -1,0 +1,437 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PyTorch structure-content language model, which decodes sentences from the space of VseScnlm."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, GenerationMixin
+from transformers import initialization as init
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, logging
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_vse_scnlm import EOS_TAG, PAD_TAG, VseScnlmConfig
+from .modeling_vse_scnlm import VseScnlmModel, VseScnlmPreTrainedModel
+from .trigrams_vse_scnlm import VseScnlmTrigrams
+
+
+class VseScnlmDecoder(nn.Module):
+    """
+    The SC-NLM. With W_fv the matrix of `lm_head`, W_fk of `factor_context` and W_fd of `factor_attribute`:
+
+        E = W_fk^T W_fv                                                     folded word embeddings
+        r = sum_i C^(i) E[:, w_{n-i}]                                       from the words before
+        u_hat = ReLU(sum_j T^(j) t_{n+j} + T_u u + b)                       from the tags ahead and the content
+        P(w_n) = softmax(W_fv^T (W_fk r * W_fd u_hat) + b)
+    """
+
+    def __init__(self, config: VseScnlmConfig):
+        super().__init__()
+        self.config = config
+        size, num_tags = config.hidden_size, config.num_forward_tags + 1
+        self.lm_head = nn.Linear(config.num_factors, config.vocab_size)
+        self.factor_context = nn.Linear(config.word_size, config.num_factors, bias=False)
+        self.factor_attribute = nn.Linear(size, config.num_factors, bias=False)
+        # C^(context_size), ..., C^(1) side by side, and T^(0), ..., T^(k) one above the other.
+        self.context = nn.Linear(config.context_size * config.word_size, config.word_size, bias=False)
+        self.embed_tags = nn.Embedding(len(config.tags), size)
+        self.structure = nn.Linear(size, num_tags * size, bias=False)
+        self.content = nn.Linear(size, size)
+        self.dropout = nn.Dropout(config.decoder_dropout)
+
+    def tag_table(self) -> torch.Tensor:
+        """T^(j) t for each tag, of shape `(k + 1, tags, hidden_size)`: there are far fewer tags than words."""
+        return self.structure(self.embed_tags.weight).unflatten(1, (-1, self.config.hidden_size)).transpose(0, 1)
+
+    def forward(
+        self,
+        previous_words: torch.LongTensor,
+        tag_windows: torch.LongTensor,
+        content: torch.Tensor,
+        tag_table: torch.Tensor,
+    ) -> torch.Tensor:
+        r"""
+        previous_words (`torch.LongTensor` of shape `(sentences, length, context_size)`):
+            The words before each position, the nearest last.
+        tag_windows (`torch.LongTensor` of shape `(sentences, length, k + 1)`):
+            The tags of each position and of the k after it.
+        content (`torch.FloatTensor` of shape `(sentences, hidden_size)`):
+            T_u u + b.
+        """
+        embeddings = nn.functional.embedding(previous_words, self.lm_head.weight) @ self.factor_context.weight
+        representation = self.context(embeddings.flatten(2))  # (B, T, K_w)
+        attribute = content.unsqueeze(1)
+        for table, tags in zip(tag_table, tag_windows.unbind(-1), strict=True):
+            attribute = attribute + nn.functional.embedding(tags, table)
+        attribute = self.dropout(torch.relu(attribute))  # (B, T, G)
+        factors = self.factor_context(representation) * self.factor_attribute(attribute)
+        return self.lm_head(factors)
+
+
+class VseScnlmMemory(nn.Module):
+    """What generation takes from the training captions: templates, and vectors of words and sentences."""
+
+    def __init__(self, config: VseScnlmConfig):
+        super().__init__()
+        num_words = config.vocab_size if config.num_templates else 0
+        self.template_tags = nn.Buffer(torch.zeros(config.num_templates, config.template_size, dtype=torch.long))
+        self.template_counts = nn.Buffer(torch.zeros(config.num_templates, dtype=torch.long))
+        self.word_embeds = nn.Buffer(torch.zeros(num_words, config.hidden_size))
+        self.sentence_embeds = nn.Buffer(torch.zeros(config.num_sentences, config.hidden_size))
+
+
+@dataclass
+class VseScnlmLMOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        `loss_caption`; given `num_items_in_batch`, the sum over tokens divided by that number instead.
+    loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
+        Negative log likelihood of a token, averaged over the tokens of the batch.
+    logits (`torch.FloatTensor` of shape `(sentences, length, vocab_size)`, *optional*):
+        Scores of each word, given those before it. `None` in training, where only the loss is wanted.
+    """
+
+    loss: torch.FloatTensor | None = None
+    loss_caption: torch.FloatTensor | None = None
+    logits: torch.FloatTensor | None = None
+
+
+@dataclass
+class VseScnlmGenerateOutput(ModelOutput):
+    r"""
+    sequences (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
+        The captions, best first, each with its end token.
+    tag_ids (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
+        The tag that each word was chosen for, as a place in `config.tags`.
+    scores (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        `similarity_weight * similarities + language_model_weight * log_probabilities`.
+    similarities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        Cosines of the captions and what was described.
+    log_probabilities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        Logarithm of the trigram language model's probability, a token, the end token included.
+    """
+
+    sequences: torch.LongTensor | None = None
+    tag_ids: torch.LongTensor | None = None
+    scores: torch.FloatTensor | None = None
+    similarities: torch.FloatTensor | None = None
+    log_probabilities: torch.FloatTensor | None = None
+
+
+class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin):
+    """
+    The frozen joint space, and the structure-content language model that is trained on the vectors of sentences and
+    describes those of images.
+    """
+
+    # What `generate` takes besides; the model's generation config holds their values.
+    generation_defaults = {
+        "num_candidates": 1000,
+        "num_neighbors": 5,
+        "similarity_weight": 1.0,
+        "language_model_weight": 0.1,
+    }
+
+    def __init__(self, config: VseScnlmConfig):
+        super().__init__(config)
+        self.model = VseScnlmModel(config)
+        self.decoder = VseScnlmDecoder(config)
+        self.memory = VseScnlmMemory(config)
+        self.trigrams = VseScnlmTrigrams(config)
+        self.model.requires_grad_(False)
+        self.post_init()
+        self.generation_config.update(allow_custom_entries=True, **self.generation_defaults)
+        # Else what is not a field of every generation config would be dropped when it is loaded.
+        self.generation_config._from_model_config = False
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, (VseScnlmMemory, VseScnlmTrigrams)):
+            for buffer in module.buffers():
+                init.zeros_(buffer)
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        # Frozen once more, as `from_pretrained` makes new parameters, which it leaves in evaluation mode.
+        self.model.eval().requires_grad_(False)
+        return self
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.decoder.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        self.decoder.lm_head = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        tag_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        content_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VseScnlmLMOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
+            Sentences that end with the end token, padded on the right. Made from `labels` by default.
+        tag_ids (`torch.LongTensor` of shape `(sentences, length)`):
+            The tag of each token, that of the end token included; positions after it hold the padding tag, 0.
+        content_embeds (`torch.FloatTensor` of shape `(sentences, hidden_size)`, *optional*):
+            u, any vector of the space. By default the sentence's own.
+        labels (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
+            The same sentences, padded with -100.
+        """
+        if input_ids is None:
+            input_ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
+            attention_mask = (labels != -100).long()
+        if tag_ids is None or tag_ids.shape != input_ids.shape:
+            raise ValueError(
+                f"`tag_ids` must hold a tag for each of the tokens, of shape {tuple(input_ids.shape)}, got "
+                f"{None if tag_ids is None else tuple(tag_ids.shape)}."
+            )
+        if content_embeds is None:
+            with torch.no_grad():
+                content_embeds = self.model.get_text_features(input_ids, attention_mask).pooler_output
+        size, config = self.config.context_size, self.config
+        previous = nn.functional.pad(input_ids[:, :-1], (size, 0), value=config.decoder_start_token_id)
+        ahead = nn.functional.pad(tag_ids, (0, config.num_forward_tags), value=config.tags.index(PAD_TAG))
+        logits = self.decoder(
+            previous.unfold(1, size, 1),
+            ahead.unfold(1, config.num_forward_tags + 1, 1),
+            self.decoder.content(content_embeds.to(self.dtype)),
+            self.decoder.tag_table(),
+        )
+
+        loss, loss_caption = None, None
+        if labels is not None:
+            summed = nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100, reduction="sum"
+            )
+            loss_caption = summed / (labels != -100).sum().clamp(min=1)
+            # Trainer gives the tokens of all batches whose gradients it adds up, on all devices.
+            num_items_in_batch = kwargs.get("num_items_in_batch")
+            loss = loss_caption if num_items_in_batch is None else summed / num_items_in_batch
+        only_loss = self.training and labels is not None
+        return VseScnlmLMOutput(loss=loss, loss_caption=loss_caption, logits=None if only_loss else logits)
+
+    @torch.no_grad()
+    def remember(
+        self,
+        input_ids: torch.LongTensor,
+        tag_ids: torch.LongTensor,
+        num_sentences: int = 5000,
+        min_template_length: int = 4,
+        max_template_length: int = 12,
+        batch_size: int = 256,
+    ):
+        r"""
+        Takes from the training captions what `generate` needs: templates, vectors and a language model. All of it is
+        saved with the model.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(captions, length)`):
+                The training captions, with their end tokens, padded on the right.
+            tag_ids (`torch.LongTensor` of shape `(captions, length)`):
+                Their tags; positions after the end token's hold the padding tag, 0.
+            num_sentences (`int`, *optional*, defaults to 5000):
+                Of so many captions, spread evenly over all, the vectors are kept.
+            min_template_length (`int`, *optional*, defaults to 4):
+                Shorter captions give no template.
+            max_template_length (`int`, *optional*, defaults to 12):
+                Longer captions give none either.
+            batch_size (`int`, *optional*, defaults to 256):
+                Sentences that are encoded at a time.
+        """
+        config, device = self.config, self.device
+        attention_mask = (input_ids != config.pad_token_id).long()
+        lengths = attention_mask.sum(dim=1) - 1  # the end token is no word
+        fits = (lengths >= min_template_length) & (lengths <= max_template_length)
+        if not fits.any():
+            raise ValueError(
+                f"None of the {len(input_ids)} captions has {min_template_length} to {max_template_length} words, so "
+                "that there is no template to generate along."
+            )
+        tags = tag_ids[fits][:, : lengths[fits].max()]
+        tags = tags.masked_fill(tags == config.tags.index(EOS_TAG), config.tags.index(PAD_TAG))
+        templates, counts = torch.unique(tags, dim=0, return_counts=True)
+        kept = torch.linspace(0, len(input_ids) - 1, min(num_sentences, len(input_ids))).long()
+
+        words = torch.arange(config.vocab_size)
+        words = torch.stack([words, torch.full_like(words, config.eos_token_id)], dim=1)
+        memory = self.memory
+        memory.word_embeds = self._encode(words, torch.ones_like(words), batch_size, "words")
+        memory.sentence_embeds = self._encode(input_ids[kept], attention_mask[kept], batch_size, "sentences")
+        memory.template_tags, memory.template_counts = templates.to(device), counts.to(device)
+        self.trigrams.count(input_ids, attention_mask)
+        config.num_templates, config.template_size = templates.shape
+        config.num_sentences = len(kept)
+        config.num_bigrams, config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
+
+    def _encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, batch_size: int, what: str):
+        starts = range(0, len(input_ids), batch_size)
+        batches = [
+            self.model.get_text_features(
+                input_ids[start : start + batch_size].to(self.device),
+                attention_mask[start : start + batch_size].to(self.device),
+            ).pooler_output
+            for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10)
+        ]
+        return torch.cat(batches) if batches else torch.zeros(0, self.config.hidden_size, device=self.device)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        pixel_values: torch.FloatTensor | None = None,
+        image_features: torch.FloatTensor | None = None,
+        content_embeds: torch.FloatTensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        **kwargs,
+    ) -> torch.LongTensor | VseScnlmGenerateOutput:
+        r"""
+        Describes images, or any vectors of the space: captions are decoded along sampled templates from sampled
+        contents, all in one batch, and ranked by their similarity to the image and by a trigram language model.
+
+        Templates are drawn by how often training captions have them. A content is the vector itself, the mean of the
+        words nearest to it, or the mean of the training sentences nearest to it. All images of a call share the draws,
+        so that the result does not depend on the batch.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images.
+            image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
+                Features computed before, instead of `pixel_values`.
+            content_embeds (`torch.FloatTensor` of shape `(vectors, hidden_size)`, *optional*):
+                Vectors of the space to describe instead, such as those of sentences.
+            generation_config ([`GenerationConfig`], *optional*, defaults to the model's):
+                Holds the values below, which may also be given directly:
+
+                - **num_candidates** (`int`, defaults to 1000) -- how often a template and a content are drawn.
+                - **num_neighbors** (`int`, defaults to 5) -- the nearest words, or sentences, of a content.
+                - **similarity_weight** (`float`, defaults to 1.0) -- of the cosine in a caption's score.
+                - **language_model_weight** (`float`, defaults to 0.1) -- of the log probability a token.
+                - **num_return_sequences** (`int`, defaults to 1) -- the best so many different captions of an image.
+                - **max_new_tokens** (`int`, *optional*) -- longer templates are left out.
+                - **return_dict_in_generate** (`bool`, defaults to `False`) -- whether to return tags and scores too.
+
+        Returns:
+            `torch.LongTensor` or [`VseScnlmGenerateOutput`]: The captions, padded after their end tokens.
+        """
+        settings = copy.deepcopy(self.generation_config if generation_config is None else generation_config)
+        missing = {key: value for key, value in self.generation_defaults.items() if not hasattr(settings, key)}
+        # Not by `update`, which refuses several sequences without beams or sampling.
+        for key, value in {**missing, **kwargs}.items():
+            if key not in missing and not hasattr(settings, key):
+                raise ValueError(f"`generate` does not take {key!r}.")
+            setattr(settings, key, value)
+        if settings.do_sample or (settings.num_beams or 1) > 1:
+            raise ValueError(
+                "`do_sample` and `num_beams` do not apply: this model decodes many templates greedily and ranks them "
+                "(`num_candidates`)."
+            )
+        if not self.config.num_templates:
+            raise ValueError("This model has no templates to generate along: call `remember` with tagged captions.")
+        if content_embeds is None:
+            targets = self.model.get_image_features(pixel_values, image_features).pooler_output
+        elif pixel_values is None and image_features is None:
+            targets = nn.functional.normalize(content_embeds.to(self.dtype), dim=-1)
+        else:
+            raise ValueError("Give one of `pixel_values`, `image_features` and `content_embeds`.")
+
+        contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
+        tags, which = self.draw(settings.num_candidates, contents.shape[1], settings.max_new_tokens)
+        words = self.decode(tags, contents[:, which])  # (B, M, T)
+        number = settings.num_return_sequences or 1
+        best = [self.rank(*pair, tags, number, settings) for pair in zip(words, targets, strict=True)]
+        output = VseScnlmGenerateOutput(*(torch.cat(parts) for parts in zip(*best, strict=True)))
+        return output if settings.return_dict_in_generate else output.sequences
+
+    def contents(self, targets: torch.Tensor, num_neighbors: int) -> torch.Tensor:
+        """The vectors that captions may be decoded from: `(images, contents, hidden_size)`, of unit length."""
+        contents = [targets]
+        special = [self.config.eos_token_id, self.config.unk_token_id, self.config.pad_token_id]
+        for embeds, hidden in ((self.memory.word_embeds, special), (self.memory.sentence_embeds, [])):
+            if len(embeds):
+                scores = targets @ embeds.T
+                scores[:, [id for id in hidden if id is not None]] = -torch.inf
+                nearest = scores.topk(min(num_neighbors, len(embeds)), dim=1).indices
+                contents.append(nn.functional.normalize(embeds[nearest].mean(dim=1), dim=-1))
+        return torch.stack(contents, dim=1)
+
+    def draw(self, count: int, num_contents: int, max_length: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Templates, and which content each is filled with; a pair that is drawn twice would give the same caption."""
+        tags, weights = self.memory.template_tags, self.memory.template_counts.double()
+        if max_length is not None:
+            weights = weights * ((tags != self.config.tags.index(PAD_TAG)).sum(dim=1) <= max_length)
+            if not weights.any():
+                raise ValueError(f"No template has {max_length} words or fewer: raise `max_new_tokens`.")
+        templates = torch.multinomial(weights, count, replacement=True)
+        contents = torch.randint(num_contents, (count,), device=templates.device)
+        pairs = torch.unique(templates * num_contents + contents)
+        return tags[pairs // num_contents], pairs % num_contents
+
+    def decode(self, tags: torch.LongTensor, contents: torch.Tensor) -> torch.LongTensor:
+        """The most probable word for each tag after those chosen before, of shape `(images, templates, length)`."""
+        config, decoder = self.config, self.decoder
+        pad_tag = config.tags.index(PAD_TAG)
+        is_word = tags != pad_tag
+        lengths = is_word.sum(dim=1, keepdim=True)
+        # As in training, the end token's tag follows the last word's.
+        ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
+        ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG)).repeat(len(contents), 1)
+        windows = ahead.unfold(1, config.num_forward_tags + 1, 1)  # (B * M, T, k + 1)
+        words = ahead.new_full((len(ahead), config.context_size + tags.shape[1]), config.decoder_start_token_id)
+        content, table = decoder.content(contents.flatten(0, 1)), decoder.tag_table()
+        # The length is the template's, and unknown words are no words.
+        hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
+        hidden = [id for id in hidden if id is not None]
+        for position in range(tags.shape[1]):
+            previous = words[:, position : position + config.context_size].unsqueeze(1)
+            logits = decoder(previous, windows[:, position : position + 1], content, table).squeeze(1)
+            logits[:, hidden] = -torch.inf
+            words[:, position + config.context_size] = logits.argmax(dim=-1)
+        words = words[:, config.context_size :].unflatten(0, (len(contents), -1))
+        words = nn.functional.pad(words.masked_fill(~is_word, config.pad_token_id), (0, 1), value=config.pad_token_id)
+        return words.scatter(2, lengths.expand(len(words), -1, 1), config.eos_token_id)
+
+    def rank(
+        self, words: torch.LongTensor, target: torch.Tensor, tags: torch.LongTensor, number: int, settings
+    ) -> tuple[torch.Tensor, ...]:
+        """The best captions of one image, with their tags and scores."""
+        words, which = torch.unique(words, dim=0, return_inverse=True)
+        if len(words) < number:
+            raise ValueError(
+                f"`num_return_sequences={number}`, but only {len(words)} different captions were found: raise "
+                "`num_candidates`."
+            )
+        # Tags of the first template that gave these words.
+        first = torch.full((len(words),), len(which), device=which.device)
+        first = first.scatter_reduce(0, which, torch.arange(len(which), device=which.device), "amin")
+        tags = nn.functional.pad(tags[first], (0, 1), value=self.config.tags.index(PAD_TAG))
+        attention_mask = (words != self.config.pad_token_id).long()
+        lengths = attention_mask.sum(dim=1)
+        tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
+
+        similarities = (self._encode(words, attention_mask, 1024, "captions") @ target).float()
+        log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
+        scores = settings.similarity_weight * similarities + settings.language_model_weight * log_probabilities
+        best = scores.topk(number).indices
+        return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
+
+
+__all__ = ["VseScnlmForConditionalGeneration"]

@@ -1,0 +1,111 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A trigram language model with interpolated Kneser-Ney smoothing, held in sorted tables."""
+
+import torch
+from torch import nn
+
+from .configuration_vse_scnlm import VseScnlmConfig
+
+
+class VseScnlmTrigrams(nn.Module):
+    """
+    P(w | u v) = max(c(u v w) - D3, 0) / c(u v) + D3 N(u v *) / c(u v) P(w | v), where N counts different words, and
+    likewise for P(w | v) and P(w), in which counts of occurrences are replaced by those of different words before.
+    P(w) is mixed with a uniform distribution. D of each order is n1 / (n1 + 2 n2), of n-grams seen once and twice.
+
+    The tables are tensors, so that they are saved with the model and looked up for a whole batch at once.
+    """
+
+    def __init__(self, config: VseScnlmConfig):
+        super().__init__()
+        self.vocab_size = config.vocab_size
+        # Sentences begin after this token, twice, and end with it. The two do not mix, as nothing follows an end.
+        self.boundary = config.eos_token_id
+        self.trigrams = nn.Buffer(torch.zeros(config.num_trigrams, dtype=torch.long))
+        self.trigram_scores = nn.Buffer(torch.zeros(config.num_trigrams))
+        self.bigrams = nn.Buffer(torch.zeros(config.num_bigrams, dtype=torch.long))
+        self.bigram_scores = nn.Buffer(torch.zeros(config.num_bigrams))
+        self.bigram_backoffs = nn.Buffer(torch.zeros(config.num_bigrams))
+        self.word_scores = nn.Buffer(torch.zeros(config.vocab_size))
+        self.word_backoffs = nn.Buffer(torch.zeros(config.vocab_size))
+
+    @torch.no_grad()
+    def count(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor):
+        """Makes the tables from sentences that end with the end token."""
+        size, device = self.vocab_size, self.word_scores.device
+        words, is_word = self.windows(input_ids.to(device), attention_mask.to(device))
+        first, second, third = words[is_word].unbind(-1)
+        trigrams, counts = torch.unique((first * size + second) * size + third, return_counts=True)
+        # What the lower orders count: the different words that a bigram, and a word, was seen after.
+        bigrams, after = torch.unique(trigrams % size**2, return_counts=True)
+        unigrams, after_any = torch.unique(bigrams % size, return_counts=True)
+
+        scores, histories, backoffs = self._discount(trigrams, counts, size)
+        all_bigrams = torch.unique(torch.cat([bigrams, histories]))
+        self.trigrams, self.trigram_scores = trigrams, scores
+        self.bigrams = all_bigrams
+        # A bigram that is only a history, that of a sentence's start, was seen after nothing.
+        self.bigram_scores = torch.full(all_bigrams.shape, -torch.inf, device=device)
+        self.bigram_backoffs = torch.zeros(all_bigrams.shape, device=device)
+        self.bigram_backoffs[torch.searchsorted(all_bigrams, histories)] = backoffs
+        scores, histories, backoffs = self._discount(bigrams, after, size)
+        self.bigram_scores[torch.searchsorted(all_bigrams, bigrams)] = scores
+        # Buffers must be finite to be compared, and e^-100 is nothing.
+        self.bigram_scores.clamp_(min=-100.0)
+        self.word_backoffs = torch.zeros(size, device=device)
+        self.word_backoffs[histories] = backoffs
+        discount = self._discount_of(after_any)
+        total = after_any.sum()
+        probabilities = torch.zeros(size, device=device)
+        probabilities[unigrams] = (after_any - discount) / total
+        self.word_scores = (probabilities + discount * len(unigrams) / total / size).log()
+
+    def _discount_of(self, counts: torch.Tensor) -> float:
+        once, twice = ((counts == number).sum().item() for number in (1, 2))
+        # A few sentences may hold nothing that is seen once, or twice: the bounds keep every probability above zero.
+        return min(max(once / max(once + 2 * twice, 1), 0.1), 0.9)
+
+    def _discount(self, ngrams: torch.Tensor, counts: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+        """Discounted log shares of n-grams, their histories, and the log weight that each leaves to shorter ones."""
+        histories, which, different = torch.unique(ngrams // size, return_inverse=True, return_counts=True)
+        totals = torch.zeros(len(histories), device=counts.device).index_add_(0, which, counts.float())
+        discount = self._discount_of(counts)
+        scores = ((counts - discount) / totals[which]).log()
+        return scores, histories, (discount * different / totals).log()
+
+    def windows(
+        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor
+    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """Each token with the two before it, of shape `(sentences, length, 3)`, and which tokens are real."""
+        padded = nn.functional.pad(input_ids, (2, 0), value=self.boundary)
+        return padded.unfold(1, 3, 1), attention_mask.bool()
+
+    @torch.no_grad()
+    def log_probabilities(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor) -> torch.FloatTensor:
+        """Natural logarithms of each token's probability after those before it, and 0 at padding."""
+        words, is_word = self.windows(input_ids, attention_mask)
+        first, second, third = words.unbind(-1)
+        size = self.vocab_size
+
+        def look_up(keys: torch.Tensor, table: torch.Tensor, values: torch.Tensor, missing: float) -> torch.Tensor:
+            place = torch.searchsorted(table, keys).clamp(max=len(table) - 1)
+            return torch.where(table[place] == keys, values.float()[place], missing)
+
+        # An unseen n-gram has no share of its own, and an unseen history leaves everything to shorter ones.
+        trigram = look_up((first * size + second) * size + third, self.trigrams, self.trigram_scores, -torch.inf)
+        bigram = look_up(second * size + third, self.bigrams, self.bigram_scores, -torch.inf)
+        backoff = look_up(first * size + second, self.bigrams, self.bigram_backoffs, 0.0)
+        shorter = torch.logaddexp(bigram, self.word_backoffs.float()[second] + self.word_scores.float()[third])
+        return torch.logaddexp(trigram, backoff + shorter).masked_fill(~is_word, 0.0)

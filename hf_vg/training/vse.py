@@ -1,0 +1,161 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Joint spaces of images and sentences, and the data they are trained on, made from a recipe's arguments."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import AutoImageProcessor, CLIPImageProcessor, EvalPrediction
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+from ..data.captions import one_caption_a_row
+from ..data.features import extract_features, load_backbone
+from ..data.glove import initialize_from_glove
+from ..evaluation.retrieval import retrieval_metrics
+from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
+from .arguments import CaptionDataArguments
+
+
+@dataclass
+class VseArguments(CaptionDataArguments):
+    """What `recipes/train_vse.py` trains, and on what."""
+
+    model: dict = field(
+        default_factory=dict,
+        metadata={"help": "Fields of the model's config; as flags, --model.FIELD VALUE for each."},
+    )
+    vocab_size: int = field(default=100000, metadata={"help": "The most words to keep, special tokens included."})
+    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    captions_per_image: int = field(
+        default=1, metadata={"help": "Captions of an image that are drawn each time it is seen."}
+    )
+    word_vectors: str | None = field(
+        default=None, metadata={"help": "File of GloVe vectors that the word embeddings begin with."}
+    )
+
+
+@dataclass
+class ScnlmArguments(CaptionDataArguments):
+    """What `recipes/train_scnlm.py` trains, and on what."""
+
+    space: str = field(
+        default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space, of recipes/train_vse.py."}
+    )
+    model: dict = field(
+        default_factory=dict,
+        metadata={"help": "Fields of the SC-NLM's config; as flags, --model.FIELD VALUE for each."},
+    )
+    tagger: str = field(
+        default="scenes",
+        metadata={"help": "`scenes` for captions of scenes, or the name of any spaCy pipeline with a tagger."},
+    )
+    max_caption_words: int | None = field(default=None, metadata={"help": "Captions of more words are left out."})
+    num_sentences: int = field(default=5000, metadata={"help": "Training sentences whose vectors are kept."})
+    num_candidates: int = field(default=1000, metadata={"help": "Templates that are filled for an image."})
+    similarity_weight: float = field(default=1.0, metadata={"help": "Of a caption's cosine with the image."})
+    language_model_weight: float = field(default=0.1, metadata={"help": "Of a caption's log probability a token."})
+    num_examples: int = field(default=10, metadata={"help": "Test images whose candidates are shown."})
+
+
+@dataclass
+class RetrievalArguments(CaptionDataArguments):
+    """What `recipes/evaluate_retrieval.py` scores, and on what."""
+
+    space: str = field(default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space."})
+    split: str = field(default="test", metadata={"help": "`train`, `validation` or `test`."})
+    folds: int = field(default=1, metadata={"help": "5 for the 1K figures of COCO's 5,000 test images."})
+    batch_size: int = field(default=64, metadata={"help": "Images, or sentences, that are encoded at a time."})
+    metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
+
+
+def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmProcessor]:
+    r"""
+    Makes an untrained space, but for its backbone and word vectors if `args` name any, and its processor.
+
+    Args:
+        args ([`VseArguments`]):
+            The fields of the config, and the backbone or the size of images.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Gives the size of the vocabulary and the special tokens.
+    """
+    fields = dict(args.model)
+    if args.backbone is not None:
+        backbone = load_backbone(args.backbone)
+        fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
+        image_processor = AutoImageProcessor.from_pretrained(args.backbone)
+    else:
+        image_processor = CLIPImageProcessor(
+            size={"shortest_edge": args.image_size},
+            crop_size={"height": args.image_size, "width": args.image_size},
+            image_mean=IMAGENET_DEFAULT_MEAN,
+            image_std=IMAGENET_DEFAULT_STD,
+        )
+    config = VseScnlmConfig(
+        vocab_size=len(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        unk_token_id=tokenizer.unk_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+        **fields,
+    )
+    if args.backbone is None and config.backbone_config is not None and config.freeze_backbone:
+        raise ValueError(
+            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
+            "with `--model.freeze_backbone false`."
+        )
+    model = VseScnlmModel(config)
+    if args.backbone is not None:
+        model.backbone.load_state_dict(backbone.state_dict())
+    if args.word_vectors is not None:
+        PartialState().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.word_vectors))
+    return model, VseScnlmProcessor(image_processor, tokenizer)
+
+
+def vse_rows(
+    args: VseArguments, dataset: Dataset, model: VseScnlmModel, processor: VseScnlmProcessor, one_a_caption: bool
+) -> Dataset:
+    r"""
+    Makes of a dataset the rows that [`PairCollator`] takes: images, or their cached features, and captions.
+
+    Args:
+        args ([`VseArguments`]):
+            Whether features are cached.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`, its `captions` and its `image_id`.
+        model ([`VseScnlmModel`]):
+            Its backbone makes the features.
+        processor ([`VseScnlmProcessor`]):
+            The model's.
+        one_a_caption (`bool`):
+            Whether each caption has a row, to be judged by, or each image, to be trained on.
+    """
+    rows = dataset.select_columns(["image_id", "image", "captions"])
+    cache = None
+    if args.features is not None:
+        if not model.config.freeze_backbone:
+            raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
+        cache = extract_features(rows, model.backbone, processor.image_processor, args.features, pooling="mean")
+    if one_a_caption:
+        rows = one_caption_a_row(rows, processor.tokenizer)
+    return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
+
+
+def vse_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """What [`Trainer`] calls on the vectors of all pairs; an image that has several sentences is one candidate."""
+    image_embeds, text_embeds = (torch.from_numpy(array) for array in prediction.predictions)
+    _, first, image_of_text = np.unique(prediction.label_ids, return_index=True, return_inverse=True)
+    return retrieval_metrics(image_embeds[torch.from_numpy(first)], text_embeds, image_of_text)

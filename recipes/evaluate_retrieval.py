@@ -1,0 +1,74 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Measure how well images and sentences find each other in a trained space, in both directions.
+
+With no arguments it judges what `recipes/train_vse.py` trained on scenes, and its arithmetic ("this, but blue"):
+
+    python recipes/evaluate_retrieval.py
+
+On photos:
+
+    python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space outputs/vse_flickr8k
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+from hf_vg import VseScnlmSpace
+from hf_vg.data import extract_features
+from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.training import RetrievalArguments, load_caption_data, parse_arguments, use_all_cores
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "vse_scenes_retrieval.yaml"
+    (args,) = parse_arguments((RetrievalArguments,), default_config)
+    use_all_cores()
+    if not Path(args.space, "config.json").exists() and args.space == RetrievalArguments.space:
+        raise SystemExit(f"error: there is no checkpoint in {args.space!r}: run recipes/train_vse.py first.")
+    space = VseScnlmSpace.from_pretrained(args.space)
+    rows = load_caption_data(args)[args.split]
+
+    images = rows["image"]
+    if args.features is not None:
+        cache = extract_features(
+            rows, space.model.backbone, space.processor.image_processor, args.features, pooling="mean"
+        )
+        images = torch.stack([row["image_features"].float() for row in cache.attach(rows, columns=())])
+    captions = rows["captions"][:]
+    image_embeds = space.encode_images(images, args.batch_size)
+    text_embeds = space.encode_texts([caption for group in captions for caption in group], args.batch_size)
+    image_of_text = [image for image, group in enumerate(captions) for _ in group]
+
+    metrics = retrieval_metrics(image_embeds, text_embeds, image_of_text, folds=args.folds)
+    print(f"{len(image_embeds):,} images, {len(text_embeds):,} sentences, {args.folds} fold(s)")
+    for direction in ("image_to_text", "text_to_image"):
+        recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
+        ranks = " / ".join(f"{metrics[f'{direction}_{kind}_rank']:.1f}" for kind in ("median", "mean"))
+        print(f"  {direction.replace('_', ' '):<14} R@1/5/10 {recalls}   median/mean rank {ranks}")
+    if args.dataset == "scenes":
+        metrics |= scene_arithmetic_metrics(rows["objects"][:], image_embeds, space.encode_texts)
+        print(
+            f"  scene - colour + other colour: the other colour and the same shape at rank 1 in "
+            f"{metrics['arithmetic_r1']:.1f}% of {metrics['arithmetic_queries']:,} tries"
+        )
+    if args.metrics_file is not None:
+        Path(args.metrics_file).write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

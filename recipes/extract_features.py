@@ -1,0 +1,58 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Compute the features of a frozen network once, for every image of a dataset.
+
+    accelerate launch recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
+        --features outputs/features
+
+Killed and started again it goes on where it was; with images or networks added it computes what is new. Recipes read
+the features with `--features outputs/features`, and would compute them in the same way.
+"""
+
+from pathlib import Path
+
+from datasets import concatenate_datasets
+from transformers import AutoImageProcessor
+
+from hf_vg.data import extract_features, load_backbone
+from hf_vg.data.features import process_state
+from hf_vg.training import FeatureArguments, load_caption_data, parse_arguments, use_all_cores
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "extract_features.yaml"
+    (args,) = parse_arguments((FeatureArguments,), default_config)
+    for name in ("backbone", "features"):
+        if getattr(args, name) is None:
+            raise SystemExit(f"error: --{name} is needed.")
+    use_all_cores()
+
+    images = concatenate_datasets([split.select_columns("image") for split in load_caption_data(args).values()])
+    cache = extract_features(
+        images,
+        load_backbone(args.backbone),
+        AutoImageProcessor.from_pretrained(args.backbone),
+        args.features,
+        pooling=args.pooling,
+        batch_size=args.batch_size,
+        shard_size=args.shard_size,
+        num_workers=args.num_workers,
+    )
+    shape = tuple(next(iter(cache.values())).shape)
+    process_state().print(f"{len(cache):,} images have features of shape {shape} in {cache.folder}")
+
+
+if __name__ == "__main__":
+    main()

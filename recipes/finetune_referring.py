@@ -1,0 +1,93 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Teach GroundedVisualBert to find what an expression refers to.
+
+With no arguments it trains on the expressions of scenes, a micro-world that is made on the spot:
+
+    accelerate launch recipes/finetune_referring.py
+
+To go on from a model whose attention was supervised, or to train on RefCOCO, RefCOCO+ or RefCOCOg:
+
+    accelerate launch recipes/finetune_referring.py --checkpoint outputs/vgp_rollout_scenes
+    accelerate launch recipes/finetune_referring.py --config recipes/configs/referring_refcoco+.yaml \
+        --checkpoint outputs/vgp_rollout --data_dir refer/data --images_dir coco/train2014
+"""
+
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from hf_vg import GroundedVisualBertForReferringExpression
+from hf_vg.data import ReferringCollator
+from hf_vg.evaluation import referring_accuracy, resolve_expressions
+from hf_vg.training import (
+    ReferringArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    build_grounded_visual_bert,
+    parse_arguments,
+    referring_rows,
+    region_images,
+    use_all_cores,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "referring_scenes.yaml"
+    args, training_args = parse_arguments((ReferringArguments, VgTrainingArguments), default_config)
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+
+    say("\n[1/3] Reading images and expressions")
+    images, rows = referring_rows(args)
+    model, processor = build_grounded_visual_bert(
+        args, GroundedVisualBertForReferringExpression, rows["train"]["expression"]
+    )
+    collators = {
+        split: ReferringCollator(processor, region_images(args, table, model, processor))
+        for split, table in images.items()
+    }
+
+    say(
+        f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(rows['train']):,} "
+        "expressions"
+    )
+    trainer = VgTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=rows["train"],
+        data_collator=collators["train"],
+        processing_class=processor,
+    )
+    trainer.train()
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return
+
+    say(f"\n[3/3] Resolving {len(rows['test']):,} expressions in {len(images['test']):,} images")
+    batch_size = training_args.per_device_eval_batch_size
+    chosen = resolve_expressions(model, rows["test"], collators["test"], batch_size)
+    metrics = {"referring_accuracy": referring_accuracy(chosen, rows["test"]["box"][:])}
+    trainer.save_metrics("test", metrics)
+    say(
+        f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}. "
+        f"The checkpoint lies in {training_args.output_dir}."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Teach GroundedVisualBert to answer questions about images.
+
+With no arguments it trains on the questions of scenes, a micro-world that is made on the spot:
+
+    accelerate launch recipes/finetune_vqa.py
+
+To go on from a model whose attention was supervised, or to train on VQA v2:
+
+    accelerate launch recipes/finetune_vqa.py --checkpoint outputs/vgp_rollout_scenes
+    accelerate launch recipes/finetune_vqa.py --config recipes/configs/vqa_v2.yaml --checkpoint outputs/vgp_rollout \
+        --data_dir vqa --images_dir coco
+"""
+
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from hf_vg import GroundedVisualBertForQuestionAnswering
+from hf_vg.data import QuestionCollator, answer_vocabulary
+from hf_vg.evaluation import answer_questions, vqa_accuracy
+from hf_vg.training import (
+    QuestionArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    build_grounded_visual_bert,
+    parse_arguments,
+    question_rows,
+    region_images,
+    use_all_cores,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "vqa_scenes.yaml"
+    args, training_args = parse_arguments((QuestionArguments, VgTrainingArguments), default_config)
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+
+    say("\n[1/3] Reading images and questions")
+    images, rows = question_rows(args)
+    answers = answer_vocabulary(rows["train"]["answers"], args.num_answers)
+    model, processor = build_grounded_visual_bert(
+        args,
+        GroundedVisualBertForQuestionAnswering,
+        rows["train"]["question"],
+        id2label=dict(enumerate(answers)),
+        label2id={answer: index for index, answer in enumerate(answers)},
+    )
+    collators = {
+        split: QuestionCollator(processor, region_images(args, table, model, processor), answers)
+        for split, table in images.items()
+    }
+
+    say(
+        f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(rows['train']):,} "
+        f"questions, {len(answers):,} answers"
+    )
+    trainer = VgTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=rows["train"],
+        data_collator=collators["train"],
+        processing_class=processor,
+    )
+    trainer.train()
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return
+
+    say(f"\n[3/3] Answering {len(rows['test']):,} questions about {len(images['test']):,} images")
+    batch_size = training_args.per_device_eval_batch_size
+    predicted = answer_questions(model, rows["test"], collators["test"], batch_size)
+    metrics = {"vqa_accuracy": vqa_accuracy(predicted, rows["test"]["answers"][:])}
+    trainer.save_metrics("test", metrics)
+    for row, answer in zip(rows["test"].select(range(min(5, len(predicted)))), predicted, strict=False):
+        say(f"  {row['question']:60s} {answer}")
+    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}. The checkpoint lies in {training_args.output_dir}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Train a visually grounded sentence encoder, see how well it finds the images of captions, and which words it looks at.
+
+With no arguments it trains Att. CAP2ALL on scenes, a micro-world that is made on the spot:
+
+    accelerate launch recipes/train_grounded_encoder.py
+
+On Flickr8k, with pooled features of a pretrained ResNet and GloVe vectors (`--model.objective cap2cap` or `cap2img`,
+and `--model.use_attention false`, give the other systems of the paper):
+
+    accelerate launch recipes/train_grounded_encoder.py --config recipes/configs/grounded_encoder_flickr8k.yaml \
+        --data_dir flickr8k --backbone resnet50 --features outputs/features --glove glove.6B.300d.txt
+"""
+
+from pathlib import Path
+
+from accelerate import PartialState
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import set_seed
+
+from hf_vg.data import CaptionPairCollator, initialize_from_glove, train_word_tokenizer
+from hf_vg.evaluation import retrieval_metrics
+from hf_vg.interpretation import attention_of_sentences, plot_sentence_attention
+from hf_vg.training import (
+    ClipGradientValues,
+    GroundedEncoderArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    build_grounded_encoder,
+    grounded_encoder_rows,
+    load_caption_data,
+    parse_arguments,
+    retrieval_vectors,
+    use_all_cores,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "grounded_encoder_scenes.yaml"
+    args, training_args = parse_arguments((GroundedEncoderArguments, VgTrainingArguments), default_config)
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+
+    say(f"\n[1/4] Loading {args.dataset}")
+    data = load_caption_data(args)
+    tokenizer = train_word_tokenizer(
+        (caption for captions in data["train"]["captions"] for caption in captions),
+        vocab_size=args.vocab_size,
+        min_frequency=args.min_word_frequency,
+        max_length=args.max_caption_length,
+    )
+    model, processor = build_grounded_encoder(args, tokenizer)
+    if args.glove is not None:
+        say(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
+
+    say(f"\n[2/4] Training {model.config.objective}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
+    collator = CaptionPairCollator(processor)
+    trainer = VgTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=grounded_encoder_rows(args, data["train"], model, processor),
+        eval_dataset=grounded_encoder_rows(args, data["validation"], model, processor, fixed=True),
+        data_collator=collator,
+        processing_class=processor,
+        callbacks=[] if args.max_grad_value is None else [ClipGradientValues(args.max_grad_value)],
+    )
+    trainer.train()
+    trainer.save_model()
+    test_rows = grounded_encoder_rows(args, data["test"], model, processor, fixed=True)
+    if not trainer.is_world_process_zero():
+        return
+
+    model.eval()
+    if model.predicts_image:
+        say(f"\n[3/4] Finding the images of {len(test_rows):,} test captions, one of each image")
+        batches = DataLoader(test_rows, batch_size=training_args.per_device_eval_batch_size, collate_fn=collator)
+        metrics = retrieval_metrics(*retrieval_vectors(model, tqdm(batches, unit="batch")))
+        trainer.save_metrics("test", metrics)
+        for direction, name in (("text_to_image", "image of a caption"), ("image_to_text", "caption of an image")):
+            recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
+            say(f"  {name:20} recall at 1 / 5 / 10: {recalls}, median rank {metrics[f'{direction}_median_rank']:.0f}")
+    else:
+        say("\n[3/4] cap2cap knows no images, so there are none to find")
+
+    if model.config.use_attention:
+        figure = Path(training_args.output_dir) / "sentence_attention.png"
+        say(f"\n[4/4] Drawing which words the attention looks at: {figure}")
+        captions = [captions[0] for captions in data["test"].select(range(args.num_figures))["captions"]]
+        plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)
+    else:
+        say("\n[4/4] This encoder has no self-attention to draw")
+    say(
+        f"\nThe checkpoint lies in {training_args.output_dir}. Encode sentences of your own:\n"
+        f"  import hf_vg\n  from transformers import AutoModel\n"
+        f"  AutoModel.from_pretrained('{training_args.output_dir}').encode(['a sentence', 'another'])"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Train the structure-content language model on captions alone, and let it describe images.
+
+It needs a joint space, and with no arguments takes that of `recipes/train_vse.py` on scenes:
+
+    accelerate launch recipes/train_vse.py
+    accelerate launch recipes/train_scnlm.py
+
+On photos, with part-of-speech tags of any spaCy pipeline, which are made once:
+
+    accelerate launch recipes/train_scnlm.py --config recipes/configs/scnlm_flickr8k.yaml --data_dir flickr8k
+"""
+
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import AutoProcessor, set_seed
+
+from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
+from hf_vg.data import TaggedCaptionCollator, tag_captions, tag_inventory, tagged_rows
+from hf_vg.evaluation import caption_metrics, scene_caption_metrics
+from hf_vg.training import (
+    ScnlmArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    load_caption_data,
+    parse_arguments,
+    use_all_cores,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "scnlm_scenes.yaml"
+    args, training_args = parse_arguments((ScnlmArguments, VgTrainingArguments), default_config)
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+    if not Path(args.space, "config.json").exists() and args.space == ScnlmArguments.space:
+        raise SystemExit(f"error: there is no checkpoint in {args.space!r}: run recipes/train_vse.py first.")
+
+    say(f"\n[1/4] Loading {args.dataset}, and tagging its captions")
+    data = load_caption_data(args)
+    processor = AutoProcessor.from_pretrained(args.space)
+    tokenizer = processor.tokenizer
+    captions = {
+        split: [caption for group in data[split]["captions"] for caption in group] for split in ("train", "validation")
+    }
+    with PartialState().main_process_first():  # the others read what it has cached
+        tags = {split: tag_captions(captions[split], tokenizer, args.tagger) for split in captions}
+    inventory = tag_inventory(tags["train"])
+    rows = {split: tagged_rows(captions[split], tags[split], tokenizer, inventory) for split in captions}
+    if args.max_caption_words is not None:
+        rows = {split: only_short(dataset, args.max_caption_words) for split, dataset in rows.items()}
+
+    # `from_pretrained` takes the trained space, and draws the language model at random.
+    model = VseScnlmForConditionalGeneration.from_pretrained(args.space, tags=inventory, **args.model)
+    trained = sum(parameter.numel() for parameter in model.decoder.parameters())
+    say(f"\n[2/4] Training the SC-NLM: {trained:,} parameters, {len(tokenizer)} words, {len(inventory)} tags")
+    trainer = VgTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+        data_collator=TaggedCaptionCollator(),
+        processing_class=processor,
+    )
+    trainer.train()
+    if not trainer.is_world_process_zero():
+        return
+
+    everything = TaggedCaptionCollator(model.config.pad_token_id)(rows["train"])
+    model.remember(everything["labels"], everything["tag_ids"], args.num_sentences)
+    model.generation_config.update(
+        num_candidates=args.num_candidates,
+        similarity_weight=args.similarity_weight,
+        language_model_weight=args.language_model_weight,
+    )
+    trainer.save_model()
+    say(f"  {model.config.num_templates:,} templates and {model.config.num_trigrams:,} trigrams go with it")
+
+    test = data["test"]
+    say(f"\n[3/4] Describing the {len(test):,} test images, and their first captions, from their vectors")
+    space = VseScnlmSpace(model.model, processor)
+    batch_size = training_args.per_device_eval_batch_size
+    vectors = {
+        "image": space.encode_images(test["image"], batch_size),
+        "caption": space.encode_texts([group[0] for group in test["captions"]]),
+    }
+    metrics = {}
+    for name, embeds in vectors.items():
+        texts = describe(model, tokenizer, embeds, batch_size)
+        if args.dataset == "scenes":
+            scores = scene_caption_metrics(test, texts)
+        else:
+            scores = caption_metrics(texts, test["captions"][:])
+        metrics |= {f"{name}_{key}": value for key, value in scores.items()}
+        say(f"  from the {name:<8} BLEU-1..4 " + " / ".join(f"{100 * scores[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
+        if args.dataset == "scenes":
+            say(f"  {'':17} true: {scores['true_seen']:.1%}, combinations never seen: {scores['true_unseen']:.1%}")
+    trainer.save_metrics("test", metrics)
+
+    say(f"\n[4/4] The best three candidates of {min(args.num_examples, len(test))} images, with their tags")
+    for index in range(min(args.num_examples, len(test))):
+        say(f"  {test[index]['image_id']}, one of its captions is: {test[index]['captions'][0]}")
+        output = model.generate(
+            content_embeds=vectors["image"][index : index + 1].to(model.device),
+            num_return_sequences=3,
+            return_dict_in_generate=True,
+        )
+        for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores, strict=True):
+            words = tokenizer.convert_ids_to_tokens([id for id in ids if id not in tokenizer.all_special_ids])
+            pairs = zip(words, tag_ids.tolist(), strict=False)
+            say(f"    {score:6.3f}  " + " ".join(f"{word}/{model.config.tags[tag]}" for word, tag in pairs))
+    say(
+        f"\nThe checkpoint lies in {training_args.output_dir}. Caption an image of your own:\n"
+        f"  import hf_vg\n  from transformers import pipeline\n"
+        f"  pipeline('image-to-text', model='{training_args.output_dir}')('image.png')"
+    )
+
+
+def only_short(rows: Dataset, max_words: int) -> Dataset:
+    lengths = [len(ids) - 1 for ids in rows["input_ids"]]  # the end token is no word
+    return rows.select([index for index, length in enumerate(lengths) if length <= max_words])
+
+
+def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[str]:
+    texts = []
+    for part in tqdm(embeds.split(batch_size), desc="Describing"):
+        sequences = model.generate(content_embeds=part.to(model.device))
+        texts += tokenizer.batch_decode(sequences, skip_special_tokens=True)
+    return texts
+
+
+if __name__ == "__main__":
+    main()

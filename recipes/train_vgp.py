@@ -1,0 +1,114 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Fine-tune GroundedVisualBert on visually grounded paraphrases, with its attention supervised, and show where it looks.
+
+With no arguments it trains on scenes, a micro-world that is made on the spot, and supervises attention rollout:
+
+    accelerate launch recipes/train_vgp.py
+
+There is a config for each way to supervise attention (none, indirect, direct, rollout), on scenes and on Flickr30k
+Entities with the VGP typology. A flag wins over the file:
+
+    accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_direct_scenes.yaml --num_train_epochs 5
+    accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_rollout_flickr30k.yaml \
+        --data_dir flickr30k_entities --images_dir flickr30k-images --paraphrases_dir vgp \
+        --text_model bert-base-uncased --backbone microsoft/resnet-50
+"""
+
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from hf_vg import GroundedVisualBertForVGP
+from hf_vg.data import CaptionPairCollatorForVGP
+from hf_vg.evaluation import vgp_metrics
+from hf_vg.interpretation import plot_regions, region_examples
+from hf_vg.training import (
+    DistillationTrainer,
+    VgpArguments,
+    VgTrainingArguments,
+    build_grounded_visual_bert,
+    load_grounded_images,
+    parse_arguments,
+    region_images,
+    use_all_cores,
+    vgp_rows,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "vgp_rollout_scenes.yaml"
+    args, training_args = parse_arguments((VgpArguments, VgTrainingArguments), default_config)
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+
+    say("\n[1/4] Reading images, and pairing their captions with each other and with those of images alike")
+    images = load_grounded_images(args)
+    texts = [caption for captions in images["train"]["captions"] for caption in captions]
+    model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
+    rows = vgp_rows(args, images, model, processor)
+    mask_words = bool(model.config.masked_lm_weight)
+    collators = {
+        split: CaptionPairCollatorForVGP(
+            processor, region_images(args, table, model, processor, keep_images=split == "test"), mask_words
+        )
+        for split, table in images.items()
+    }
+
+    supervision = model.config.attention_supervision
+    say(
+        f"\n[2/4] Training {type(model).__name__} with {supervision} supervision: {model.num_parameters():,} "
+        f"parameters, {len(rows['train']):,} caption pairs"
+    )
+    trainer = DistillationTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=rows["train"],
+        data_collator=collators["train"],
+        processing_class=processor,
+        distillation_weight=args.distillation_weight,
+    )
+    trainer.train()
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return
+
+    say(f"\n[3/4] Scoring {len(rows['test']):,} caption pairs of {len(images['test']):,} images")
+    metrics = vgp_metrics(model, rows["test"], collators["test"], training_args.per_device_eval_batch_size)
+    trainer.save_metrics("test", metrics)
+    for name, meaning in (
+        ("identification", "captions told to be of the image or not"),
+        ("paraphrase", "types of paraphrases"),
+        ("word_attention", "words that look at the right box, by the last layer's attention"),
+        ("word_rollout", "words that look at the right box, by rollout"),
+        ("phrase_attention", "phrases found among the boxes, by the last layer's attention"),
+        ("phrase_rollout", "phrases found among the boxes, by rollout"),
+    ):
+        say(f"  {meaning:65s} {metrics[name]:6.1%}")
+
+    say(f"\n[4/4] Drawing where words of {args.num_figures} captions look")
+    both = [index for index, label in enumerate(rows["test"]["label"]) if label == 0]
+    shown = [rows["test"][index] for index in both[:: max(1, len(both) // args.num_figures)][: args.num_figures]]
+    figure = Path(training_args.output_dir) / "regions.png"
+    plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
+    say(f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Go on from it:")
+    for recipe in ("finetune_vqa", "finetune_referring"):
+        say(f"  accelerate launch recipes/{recipe}.py --checkpoint {training_args.output_dir}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Train one space for images and sentences, and measure how well they find each other in it.
+
+With no arguments it trains on scenes, a micro-world that is made on the spot:
+
+    accelerate launch recipes/train_vse.py
+
+On photos, with the features of a frozen network, which are computed once:
+
+    accelerate launch recipes/train_vse.py --config recipes/configs/vse_flickr8k.yaml --data_dir flickr8k \
+        --backbone resnet50 --features features
+"""
+
+from pathlib import Path
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from hf_vg.data import PairCollator, train_word_tokenizer
+from hf_vg.training import (
+    VgTrainer,
+    VgTrainingArguments,
+    VseArguments,
+    build_vse,
+    load_caption_data,
+    parse_arguments,
+    use_all_cores,
+    vse_metrics,
+    vse_rows,
+)
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "vse_scenes.yaml"
+    args, training_args = parse_arguments((VseArguments, VgTrainingArguments), default_config)
+    training_args.label_names = ["image_ids"]
+    set_seed(training_args.seed)
+    use_all_cores()
+    say = PartialState().print
+
+    say(f"\n[1/3] Loading {args.dataset}")
+    data = load_caption_data(args)
+    tokenizer = train_word_tokenizer(
+        (caption for captions in data["train"]["captions"] for caption in captions),
+        vocab_size=args.vocab_size,
+        min_frequency=args.min_word_frequency,
+    )
+    model, processor = build_vse(args, tokenizer)
+
+    say(f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
+    trainer = VgTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=vse_rows(args, data["train"], model, processor, one_a_caption=False),
+        eval_dataset=vse_rows(args, data["validation"], model, processor, one_a_caption=True),
+        data_collator=PairCollator(processor, args.captions_per_image),
+        compute_metrics=vse_metrics,
+        processing_class=processor,
+    )
+    trainer.train()
+    trainer.save_model()
+
+    say(f"\n[3/3] Retrieval among the {len(data['test']):,} test images and their captions")
+    rows = vse_rows(args, data["test"], model, processor, one_a_caption=True)
+    metrics = trainer.evaluate(rows, metric_key_prefix="test")
+    trainer.save_metrics("test", metrics)
+    for direction in ("image_to_text", "text_to_image"):
+        recalls = " / ".join(f"{metrics[f'test_{direction}_r{k}']:.1f}" for k in (1, 5, 10))
+        rank = metrics[f"test_{direction}_median_rank"]
+        say(f"  {direction.replace('_', ' '):<14} R@1/5/10 {recalls}   median rank {rank:.0f}")
+    say(
+        f"\nThe checkpoint lies in {training_args.output_dir}. Search with it:\n"
+        f"  from hf_vg import VseScnlmSpace\n"
+        f"  space = VseScnlmSpace.from_pretrained('{training_args.output_dir}')\n"
+        f"  space.search('a red circle', space.encode_images(images))"
+    )
+
+
+if __name__ == "__main__":
+    main()

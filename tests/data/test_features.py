@@ -1,0 +1,326 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, Features
+from datasets import Image as ImageFeature
+from PIL import Image
+from transformers import AutoImageProcessor, CLIPImageProcessorPil
+
+from hf_vg import (
+    ShowAttendTellConfig,
+    ShowAttendTellForConditionalGeneration,
+    ShowAttendTellProcessor,
+    VggBackbone,
+    VggConfig,
+)
+from hf_vg.data import CaptionCollator, FeatureCache, extract_features, load_backbone, train_word_tokenizer
+from hf_vg.data.captions import CAPTION_FEATURES
+from hf_vg.data.features import cache_folder, image_digests
+from hf_vg.training import CaptionerArguments, build_captioner, captioner_rows
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NUM_IMAGES = 10
+
+
+@pytest.fixture
+def backbone():
+    torch.manual_seed(0)
+    return VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 8])).eval()
+
+
+@pytest.fixture
+def image_processor():
+    return CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+
+
+def draw(folder: Path, number: int = NUM_IMAGES) -> list[str]:
+    generator = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    paths = [str(folder / f"{index}.png") for index in range(number)]
+    for path in paths:
+        Image.fromarray(generator.integers(0, 255, (20, 24, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+def captions_of(paths: list[str]) -> Dataset:
+    captions = [[f"a dog {index}", "a dog"] for index in range(len(paths))]
+    columns = {"image_id": paths, "image": paths, "captions": captions}
+    return Dataset.from_dict(columns, features=CAPTION_FEATURES)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return captions_of(draw(tmp_path / "images"))
+
+
+def extract(dataset, backbone, image_processor, folder, **kwargs) -> tuple[FeatureCache, int]:
+    """The cache, and how many images went through the backbone."""
+    seen = []
+    handle = backbone.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    arguments = {"batch_size": 2, "shard_size": 4, "num_workers": 0, **kwargs}
+    cache = extract_features(dataset, backbone, image_processor, folder, **arguments)
+    handle.remove()
+    return cache, sum(seen)
+
+
+def reference(dataset, backbone, image_processor) -> torch.Tensor:
+    """(N, H, W, C), one image at a time."""
+    with torch.no_grad():
+        pixels = [image_processor(row["image"].convert("RGB"), return_tensors="pt")["pixel_values"] for row in dataset]
+        return torch.stack([backbone(image).feature_maps[-1][0].permute(1, 2, 0) for image in pixels])
+
+
+def test_maps_are_those_of_the_backbone(dataset, backbone, image_processor, tmp_path):
+    cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache", num_workers=2)
+    assert computed == len(cache) == NUM_IMAGES
+    rows = cache.attach(dataset)
+    features = torch.stack([row["image_features"] for row in rows])
+    assert features.dtype == torch.float16 and features.shape == (NUM_IMAGES, 8, 8, 8)
+    torch.testing.assert_close(features.float(), reference(dataset, backbone, image_processor), rtol=1e-3, atol=1e-4)
+    assert [row["captions"] for row in rows] == dataset["captions"][:] and set(rows[0]) == {
+        "captions",
+        "image_features",
+    }
+
+
+def test_pooled_vectors(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path, pooling="mean")
+    features = torch.stack([row["image_features"] for row in cache.attach(dataset)])
+    expected = reference(dataset, backbone, image_processor).mean(dim=(1, 2))
+    torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="`pooling` must be one of none, mean, got 'max'"):
+        extract_features(dataset, backbone, image_processor, tmp_path, pooling="max")
+
+
+def test_what_is_there_is_not_computed_again(dataset, backbone, image_processor, tmp_path):
+    half = dataset.select(range(5))
+    assert extract(half, backbone, image_processor, tmp_path)[1] == 5
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.safetensors")}
+    cache, computed = extract(dataset, backbone, image_processor, tmp_path)
+    assert computed == 5 and len(cache) == NUM_IMAGES
+    assert all(file.stat().st_mtime_ns == written for file, written in files.items())
+    assert extract(dataset, backbone, image_processor, tmp_path)[1] == 0
+
+
+def test_images_are_told_apart_by_their_bytes(dataset, backbone, image_processor, tmp_path):
+    folder = tmp_path / "cache"
+    paths = dataset["image_id"][:]
+    embedded = Dataset.from_dict(
+        {"image": [{"bytes": Path(path).read_bytes(), "path": "same.png"} for path in paths]},
+        features=Features(image=ImageFeature()),
+    )
+    twice = captions_of(paths + paths[::-1])
+    assert extract(twice, backbone, image_processor, folder)[1] == NUM_IMAGES
+    assert extract(embedded, backbone, image_processor, folder)[1] == 0
+    assert image_digests(embedded) == image_digests(dataset) == image_digests(twice)[:NUM_IMAGES]
+
+    # The same name, and another image: its old features are not found.
+    Path(paths[3]).write_bytes(Path(paths[4]).read_bytes() + b"more")
+    cache = FeatureCache(cache_folder(folder, backbone, image_processor))
+    with pytest.raises(ValueError, match=r"1 of 10 images have no features in .*, the first is .*3\.png"):
+        cache.attach(dataset)
+    assert extract(dataset, backbone, image_processor, folder)[1] == 1
+
+
+def test_other_weights_or_preprocessing_find_nothing(dataset, backbone, image_processor, tmp_path):
+    extract(dataset, backbone, image_processor, tmp_path)
+    folders = [cache_folder(tmp_path, backbone, image_processor)]
+    image_processor.do_normalize = False
+    folders.append(cache_folder(tmp_path, backbone, image_processor))
+    assert extract(dataset, backbone, image_processor, tmp_path)[1] == NUM_IMAGES
+    with torch.no_grad():
+        backbone.stages[0].layers[0].convolution.bias[0] += 1e-6
+    folders.append(cache_folder(tmp_path, backbone, image_processor))
+    folders.append(cache_folder(tmp_path, backbone, image_processor, pooling="mean"))
+    backbone.config.out_features = ["stage1"]
+    folders.append(cache_folder(tmp_path, backbone, image_processor))
+    assert len(set(folders)) == 5
+
+
+def test_saving_and_loading_does_not_change_the_key(backbone, image_processor, tmp_path):
+    backbone.save_pretrained(tmp_path)
+    image_processor.save_pretrained(tmp_path)
+    loaded = load_backbone(tmp_path), AutoImageProcessor.from_pretrained(tmp_path)
+    assert cache_folder("", *loaded) == cache_folder("", backbone, image_processor)
+
+
+def test_an_unreadable_image_is_named_and_finished_shards_are_kept(dataset, backbone, image_processor, tmp_path):
+    # Images are computed in the order of their digests: this one comes last.
+    broken = Path(dataset["image_id"][3])
+    for attempt in range(10000):
+        broken.write_bytes(f"no image {attempt}".encode())
+        digests = image_digests(dataset.select([3]))
+        if digests[0] > b"\xff":
+            break
+    with pytest.raises(ValueError, match=r"3\.png.* can not be opened as an image"):
+        extract(dataset, backbone, image_processor, tmp_path / "cache")
+    good = dataset.select([row for row in range(NUM_IMAGES) if row != 3])
+    assert extract(good, backbone, image_processor, tmp_path / "cache")[1] == NUM_IMAGES - 1 - 8
+
+
+def test_features_are_mapped_and_travel_as_a_path(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path)
+    maps = Path("/proc/self/maps").read_text()
+    assert all(str(file) in maps for file in cache.folder.glob("*.safetensors"))
+    sent = pickle.dumps(cache)
+    digest = image_digests(dataset)[3]
+    assert len(sent) < 1000 and torch.equal(pickle.loads(sent)[digest], cache[digest])
+
+
+def test_a_damaged_shard_is_named(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path)
+    shard = sorted(cache.folder.glob("*.safetensors"))[0]
+    shard.write_bytes(shard.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=f"{shard.name} is damaged"):
+        FeatureCache(cache.folder)
+
+
+def test_features_that_half_precision_can_not_hold_are_refused(dataset, backbone, image_processor, tmp_path):
+    with torch.no_grad():
+        backbone.stages[1].layers[0].convolution.bias += 1e6
+    with pytest.raises(ValueError, match=r"features of .*\.png are not finite in half precision"):
+        extract(dataset, backbone, image_processor, tmp_path)
+
+
+def test_a_classifier_has_a_backbone_and_a_checkpoint_that_does_not_fill_it_is_refused(backbone, tmp_path):
+    state = {name: tensor for name, tensor in backbone.state_dict().items() if "stages.1" not in name}
+    backbone.save_pretrained(tmp_path, state_dict=state)
+    with pytest.raises(ValueError, match=r"lacks weights of VggBackbone: \['stages.1"):
+        load_backbone(tmp_path)
+
+
+def test_a_captioner_trains_on_features_as_on_images(dataset, backbone, image_processor, tmp_path):
+    tokenizer = train_word_tokenizer(["a dog"])
+    config = ShowAttendTellConfig(
+        backbone_config=backbone.config,
+        feature_size=8,
+        vocab_size=len(tokenizer),
+        embedding_size=8,
+        hidden_size=8,
+        dropout=0.0,
+        initializer_range=0.2,
+    )
+    model = ShowAttendTellForConditionalGeneration(config).eval()
+    cache, _ = extract(dataset, model.model.encoder.backbone, image_processor, tmp_path / "cache")
+    collator = CaptionCollator(ShowAttendTellProcessor(image_processor, tokenizer))
+    rows = cache.attach(dataset)
+    Path(dataset["image_id"][0]).rename(tmp_path / "away.png")
+    from_features = collator([rows[index] for index in range(1, 4)])
+    collator.processor.image_processor = None  # nobody needs it
+    assert torch.equal(
+        collator([rows[index] for index in range(0, 4)])["image_features"][1:], from_features["image_features"]
+    )
+    collator.processor.image_processor = image_processor
+    from_images = collator([dataset[index] for index in range(1, 4)])
+    assert "pixel_values" in from_images and "pixel_values" not in from_features
+    assert torch.equal(from_images["labels"], from_features["labels"])
+    torch.testing.assert_close(model(**from_features).loss, model(**from_images).loss, rtol=1e-3, atol=1e-4)
+
+
+def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_path):
+    backbone.save_pretrained(tmp_path / "backbone")
+    image_processor.save_pretrained(tmp_path / "backbone")
+    tokenizer = train_word_tokenizer(["a dog"])
+    fields = {"embedding_size": 8, "hidden_size": 8}
+    args = CaptionerArguments(model=fields, backbone=str(tmp_path / "backbone"), features=str(tmp_path / "cache"))
+    model, processor = build_captioner(args, tokenizer)
+    assert torch.equal(
+        model.model.encoder.backbone.stages[0].layers[0].convolution.weight,
+        backbone.stages[0].layers[0].convolution.weight,
+    )
+    rows = captioner_rows(args, dataset, model, processor, by_length=True)
+    assert len(rows) == 2 * NUM_IMAGES and sorted(set(rows.with_format(None)["length"])) == [3, 4]
+    batch = CaptionCollator(processor)([rows[0], rows[1]])
+    assert batch["image_features"].shape == (2, 8, 8, 8)
+
+    with pytest.raises(ValueError, match="stay as it was drawn at random"):
+        build_captioner(CaptionerArguments(model=fields), tokenizer)
+    model.config.freeze_backbone = False
+    with pytest.raises(ValueError, match="a backbone that stays as it is"):
+        captioner_rows(args, dataset, model, processor)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def test_killed_it_goes_on_where_it_was(dataset, backbone, image_processor, tmp_path):
+    """The kill is real. It comes while the third shard is computed."""
+    backbone.save_pretrained(tmp_path / "backbone")
+    image_processor.save_pretrained(tmp_path / "backbone")
+    dataset.save_to_disk(tmp_path / "dataset")
+    script = f"""
+        import time
+        from datasets import load_from_disk
+        from transformers import AutoImageProcessor
+        import hf_vg
+        from hf_vg.data import extract_features, load_backbone
+
+        backbone = load_backbone({str(tmp_path / "backbone")!r})
+        backbone.register_forward_pre_hook(lambda *_: time.sleep(0.3))
+        extract_features(
+            load_from_disk({str(tmp_path / "dataset")!r}), backbone,
+            AutoImageProcessor.from_pretrained({str(tmp_path / "backbone")!r}), {str(tmp_path / "cache")!r},
+            batch_size=1, shard_size=4,
+        )
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=environment())
+    while process.poll() is None and len(list((tmp_path / "cache").rglob("*.safetensors"))) < 2:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+    shards = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")}
+    assert len(shards) == 2
+    folder = next(iter(shards)).parent
+    (folder / "half-written.safetensors.1.tmp").write_bytes(b"what a kill within a write leaves")
+    cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache")
+    assert cache.folder == folder and computed == NUM_IMAGES - 8 and len(cache) == NUM_IMAGES
+    assert all(file.stat().st_mtime_ns == written for file, written in shards.items())
+    assert not list(folder.glob("*.tmp"))
+    features = torch.stack([row["image_features"] for row in cache.attach(dataset)])
+    torch.testing.assert_close(features.float(), reference(dataset, backbone, image_processor), rtol=1e-3, atol=1e-4)
+
+
+def test_two_processes_share_the_work(dataset, backbone, image_processor, tmp_path):
+    backbone.save_pretrained(tmp_path / "backbone")
+    image_processor.save_pretrained(tmp_path / "backbone")
+    rows = "\n".join(f"{index}.png,a dog" for index in range(NUM_IMAGES))
+    (tmp_path / "images" / "captions.csv").write_text(f"image,caption\n{rows}\n")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    flags = ["--dataset", "table", "--data_dir", str(tmp_path / "images"), "--backbone", str(tmp_path / "backbone")]
+    flags += ["--features", str(tmp_path / "cache"), "--batch_size", "2", "--shard_size", "100"]
+    command = [*launch, str(REPOSITORY / "recipes/extract_features.py"), *flags]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "10 images have features of shape (8, 8, 8)" in result.stdout
+    cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache")
+    # One file a process, as each wrote all of its share into one.
+    assert computed == 0 and len(list(cache.folder.glob("*.safetensors"))) == 2
+    assert sorted(len(shard) for shard in cache._shards) == [5, 5]
+    features = torch.stack([row["image_features"] for row in cache.attach(dataset)])
+    torch.testing.assert_close(features.float(), reference(dataset, backbone, image_processor), rtol=1e-3, atol=1e-4)

@@ -1,0 +1,45 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import numpy as np
+import pytest
+from transformers import AutoModel
+
+from tests.models.test_modeling_self_attn_grounded_encoder import tiny_model, tiny_processor
+
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+SENTENCES = ["a red circle", "words", "", "a red circle above two blue squares and more"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny_model().save_pretrained(tmp_path / "model")
+    tiny_processor().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_drives_the_encoder_and_round_trips(folder, tmp_path):
+    from hf_vg.pipelines.sentence_transformers import GroundedSentenceEncoder
+
+    expected = AutoModel.from_pretrained(folder).encode(SENTENCES)
+    model = sentence_transformers.SentenceTransformer(
+        modules=[GroundedSentenceEncoder.load(str(folder))], device="cpu"
+    )
+    np.testing.assert_allclose(model.encode(SENTENCES, batch_size=2), expected, atol=1e-6)
+    assert model.get_embedding_dimension() == 16 and model.max_seq_length == 5
+    model.save_pretrained(str(tmp_path / "saved"))
+    loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(loaded.encode(SENTENCES), expected, atol=1e-6)
+    # What it saved is a checkpoint of the encoder, too.
+    np.testing.assert_allclose(AutoModel.from_pretrained(tmp_path / "saved").encode(SENTENCES), expected, atol=1e-6)

@@ -1,0 +1,309 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel, set_seed
+
+from hf_vg import (
+    GroundedVisualBertForQuestionAnswering,
+    GroundedVisualBertForReferringExpression,
+    GroundedVisualBertForVGP,
+)
+from hf_vg.data import CaptionPairCollatorForVGP, QuestionCollator, ReferringCollator, answer_vocabulary
+from hf_vg.evaluation import answer_questions, resolve_expressions, vgp_metrics
+from hf_vg.interpretation import attention_rollout, plot_regions, region_examples, word_to_region_attention
+from hf_vg.training import (
+    DistillationTrainer,
+    QuestionArguments,
+    ReferringArguments,
+    VgpArguments,
+    VgTrainingArguments,
+    build_grounded_visual_bert,
+    load_grounded_images,
+    parse_arguments,
+    question_rows,
+    referring_rows,
+    region_images,
+    vgp_rows,
+)
+from tests.common import ROOT
+
+
+TINY = {
+    "backbone_config": {"model_type": "vgg", "depths": [1, 1], "hidden_sizes": [4, 6]},
+    "freeze_backbone": False,
+    "region_feature_size": 6,
+    "visual_embedding_dim": 8,
+    "region_samples": 2,
+    "geometry_frequencies": 2,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.3,
+}
+SIZES = {"num_train_images": 6, "num_eval_images": 4, "image_size": 32}
+
+
+@pytest.fixture(scope="module")
+def vgp():
+    """A small VGP model with all that the recipe makes for it."""
+    set_seed(0)
+    args = VgpArguments(model={**TINY, "attention_supervision": "rollout"}, pairs_per_image=4, **SIZES)
+    images = load_grounded_images(args)
+    texts = [caption for captions in images["train"]["captions"] for caption in captions]
+    model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
+    rows = vgp_rows(args, images, model, processor)
+    collators = {
+        split: CaptionPairCollatorForVGP(processor, region_images(args, table, model, processor))
+        for split, table in images.items()
+    }
+    return model, rows, collators
+
+
+class TestVgp:
+    def test_rows(self, vgp):
+        _, rows, _ = vgp
+        assert {split: len(table) for split, table in rows.items()} == {"train": 24, "validation": 16, "test": 16}
+        assert sorted(label == 0 for label in rows["train"]["label"]) == [False] * 12 + [True] * 12
+
+    def test_metrics_restated(self, vgp):
+        model, rows, collators = vgp
+        metrics = vgp_metrics(model, rows["test"], collators["test"], batch_size=5)
+        right = {name: [] for name in metrics}
+        for row in rows["test"]:  # one at a time, without padding
+            batch = collators["test"]([row])
+            with torch.no_grad():
+                outputs = model(**batch, output_attentions=True)
+            right["identification"].append(outputs.logits[0].argmax().item() == row["label"])
+            for scores, label in zip(outputs.paraphrase_logits[0], batch["pair_labels"][0], strict=True):
+                if label != -100:
+                    right["paraphrase"].append((scores.argmax() == label).item())
+            tokens = batch["input_ids"].shape[1]
+            maps = {
+                "attention": outputs.attentions[-1][0].mean(dim=0)[:tokens, tokens:],
+                "rollout": attention_rollout(outputs.attentions)[-1][0, :tokens, tokens:],
+            }
+            for name, attention in maps.items():
+                shown = {}
+                for (start, end), flags in zip(batch["phrase_spans"][0], batch["phrase_boxes"][0], strict=True):
+                    boxes = flags.nonzero().flatten().tolist()
+                    if not boxes:
+                        continue
+                    for token in range(start, end):
+                        shown.setdefault(token, set()).update(boxes)
+                    total = attention[start:end].sum(dim=0)
+                    total[0] = -1
+                    right[f"phrase_{name}"].append(total.argmax().item() in boxes)
+                right[f"word_{name}"] += [attention[t].argmax().item() in boxes for t, boxes in shown.items()]
+        for name, values in right.items():
+            assert metrics[name] == pytest.approx(np.mean(values)), name
+        assert len(right["word_rollout"]) > len(right["phrase_rollout"]) > 10
+
+    def test_classifier_is_scored_where_there_is_one(self, vgp):
+        model, rows, collators = vgp
+        model.config.attention_supervision = "indirect"
+        try:
+            indirect = GroundedVisualBertForVGP(model.config)
+        finally:
+            model.config.attention_supervision = "rollout"
+        metrics = vgp_metrics(indirect, rows["test"], collators["test"])
+        assert 0 <= metrics["phrase_classifier"] <= 1
+        assert "phrase_classifier" not in vgp_metrics(model, rows["test"].select(range(4)), collators["test"])
+
+    def test_word_to_region_attention(self):
+        attentions = tuple(torch.rand(1, 2, 5, 5).softmax(dim=-1) for _ in range(3))
+        last = word_to_region_attention(attentions, 3)
+        expected = attentions[-1].mean(dim=1)[:, :3, 3:]
+        torch.testing.assert_close(last, expected / expected.sum(dim=-1, keepdim=True))
+        rolled = word_to_region_attention(attentions, 3, rollout=True)
+        torch.testing.assert_close(rolled.sum(dim=-1), torch.ones(1, 3))
+        assert not torch.allclose(rolled, last)
+
+    def test_figure(self, vgp, tmp_path):
+        pytest.importorskip("matplotlib")
+        model, rows, collators = vgp
+        shown = [row for row in rows["test"] if row["label"] == 0][:2]
+        examples = region_examples(model, shown, collators["test"], rollout=True)
+        for row, example in zip(shown, examples, strict=True):
+            assert " ".join(example["words"]) == row["caption1"]
+            assert example["attention"].shape == (len(example["words"]), len(example["boxes"]))
+            named = [word for word, right in zip(example["words"], example["right"], strict=True) if right]
+            phrases = [row["caption1"][p["start"] : p["end"]] for p in row["phrases1"]]
+            assert named == " ".join(phrases).split()
+        figure = plot_regions(examples, tmp_path / "regions.png", columns=4)
+        assert (tmp_path / "regions.png").stat().st_size > 1000
+        titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+        assert titles == [word for example in examples for word in example["words"]]
+        with pytest.raises(ValueError, match="Example 0 must have a row of attention a word"):
+            plot_regions({**examples[0], "words": ["one"]})
+
+    def test_distillation_keeps_states_near_where_they_were(self, vgp, tmp_path):
+        import copy
+
+        original, rows, collators = vgp
+        distances = {}
+        for weight in (0.0, 100.0):
+            model = copy.deepcopy(original)
+            arguments = VgTrainingArguments(
+                output_dir=str(tmp_path),
+                max_steps=6,
+                per_device_train_batch_size=8,
+                learning_rate=1e-2,
+                remove_unused_columns=False,
+                save_strategy="no",
+                disable_tqdm=True,
+                logging_steps=2,
+                use_cpu=True,
+            )
+            trainer = DistillationTrainer(
+                model=model,
+                args=arguments,
+                train_dataset=rows["train"],
+                data_collator=collators["train"],
+                distillation_weight=weight,
+            )
+            trainer.train()
+            logged = {name for entry in trainer.state.log_history for name in entry}
+            assert ("loss_distillation" in logged) == bool(weight) and "loss_attention" in logged
+            batch = collators["train"](list(rows["train"]))
+            with torch.no_grad():
+                before, after = (m.eval()(**batch).last_hidden_state for m in (original, model))
+            distances[weight] = (before - after).square().mean().item()
+        assert 0 < distances[100.0] < 0.5 * distances[0.0]
+
+    def test_masked_words_are_mixed_in(self, vgp):
+        args = VgpArguments(model={**TINY, "masked_lm_weight": 0.5}, pairs_per_image=2, **SIZES)
+        _, rows, collators = vgp
+        texts = [row["caption1"] for row in rows["train"]]
+        model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
+        collator = CaptionPairCollatorForVGP(processor, collators["train"].images, mask_words=True)
+        outputs = model(**collator(list(rows["train"])))
+        expected = outputs.loss_identification + outputs.loss_paraphrase + 0.5 * outputs.loss_masked_lm
+        torch.testing.assert_close(outputs.loss, expected)
+
+
+class TestBuilding:
+    def test_from_text_weights_backbone_and_cached_features(self, tmp_path):
+        """As on real images: BERT's weights, a pretrained backbone, and its features computed once."""
+        from transformers import CLIPImageProcessor
+
+        from hf_vg import VggBackbone, VggConfig
+        from hf_vg.data import train_wordpiece_tokenizer
+
+        tokenizer = train_wordpiece_tokenizer(["a red circle and two blue squares"])
+        sizes = {name: TINY[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+        BertModel(BertConfig(vocab_size=len(tokenizer), intermediate_size=8, **sizes)).save_pretrained(
+            tmp_path / "bert"
+        )
+        tokenizer.save_pretrained(tmp_path / "bert")
+        backbone = VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 6]))
+        backbone.save_pretrained(tmp_path / "vgg")
+        CLIPImageProcessor().save_pretrained(tmp_path / "vgg")
+        args = VgpArguments(
+            text_model=str(tmp_path / "bert"),
+            backbone=str(tmp_path / "vgg"),
+            features=str(tmp_path / "features"),
+            model={"attention_supervision": "direct"},
+            **SIZES,
+        )
+        images = load_grounded_images(args)["test"]
+        model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, [])
+        assert model.config.freeze_backbone and model.config.region_feature_size == 6
+        assert processor.image_processor.size == {"height": 32, "width": 32}
+        with_features = region_images(args, images, model, processor)
+        args.features = None
+        with_pixels = region_images(args, images, model, processor)
+        rows = [{"row": 1, "expression": "a red circle", "box": [0.1, 0.1, 0.5, 0.5]}]
+        batches = [ReferringCollator(processor, table)(rows) for table in (with_features, with_pixels)]
+        assert "image_features" in batches[0] and "pixel_values" in batches[1]
+        torch.testing.assert_close(batches[0]["boxes"], batches[1]["boxes"])
+        outputs = []
+        for batch in batches:
+            batch.pop("labels")
+            with torch.no_grad():
+                outputs.append(model.visual_bert(**batch).last_hidden_state)
+        torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-2, atol=1e-2)  # features are in half precision
+
+    def test_from_a_checkpoint(self, vgp, tmp_path):
+        model, _, collators = vgp
+        model.save_pretrained(tmp_path)
+        collators["train"].processor.save_pretrained(tmp_path)
+        args = ReferringArguments(checkpoint=str(tmp_path))
+        loaded, processor = build_grounded_visual_bert(args, GroundedVisualBertForReferringExpression, [])
+        assert torch.equal(
+            loaded.visual_bert.embeddings.word_embeddings.weight, model.visual_bert.embeddings.word_embeddings.weight
+        )
+        assert processor.tokenizer.get_vocab() == collators["train"].processor.tokenizer.get_vocab()
+
+    def test_missing_arguments_are_named(self):
+        with pytest.raises(ValueError, match="`dataset: flickr30k_entities` needs `data_dir`"):
+            load_grounded_images(VgpArguments(dataset="flickr30k_entities"))
+        with pytest.raises(ValueError, match="`dataset` must be 'scenes' or 'flickr30k_entities', got 'coco'"):
+            load_grounded_images(VgpArguments(dataset="coco"))
+
+    @pytest.mark.parametrize("config", sorted(Path(ROOT / "recipes" / "configs").glob("v[gq][pa]_*.yaml")), ids=str)
+    def test_configs_are_read(self, config):
+        kind = QuestionArguments if config.name.startswith("vqa") else VgpArguments
+        args, _ = parse_arguments((kind, VgTrainingArguments), config, [])
+        method = config.name.split("_")[1]
+        if kind is VgpArguments:
+            assert args.model["attention_supervision"] == method
+
+
+class TestDownstream:
+    def test_questions(self):
+        set_seed(0)
+        args = QuestionArguments(model=TINY, **SIZES)
+        images, rows = question_rows(args)
+        answers = answer_vocabulary(rows["train"]["answers"])
+        assert {"yes", "no"} <= set(answers)
+        model, processor = build_grounded_visual_bert(
+            args, GroundedVisualBertForQuestionAnswering, rows["train"]["question"], id2label=dict(enumerate(answers))
+        )
+        collator = QuestionCollator(processor, region_images(args, images["test"], model, processor), answers)
+        batch = collator(list(rows["test"]))
+        assert torch.isfinite(model(**batch).loss)
+        labels = batch.pop("labels")
+        predicted = answer_questions(model, rows["test"], collator, batch_size=3)
+        with torch.no_grad():
+            assert predicted == [answers[i] for i in model.eval()(**batch).logits.argmax(dim=1)]
+        for row, label in zip(rows["test"], labels, strict=True):
+            if row["answers"][0] in answers:
+                assert answers[label.argmax()] == row["answers"][0] and label.sum() == 1
+
+    def test_referring(self):
+        set_seed(0)
+        args = ReferringArguments(model=TINY, **SIZES)
+        images, rows = referring_rows(args)
+        model, processor = build_grounded_visual_bert(
+            args, GroundedVisualBertForReferringExpression, rows["train"]["expression"]
+        )
+        collator = ReferringCollator(processor, region_images(args, images["test"], model, processor))
+        batch = collator(list(rows["test"]))
+        assert torch.isfinite(model(**batch).loss)
+        assert (batch["labels"].sum(dim=1) == 1).all()
+        right = batch["boxes"][torch.arange(len(rows["test"])), batch["labels"].argmax(dim=1)]
+        np.testing.assert_allclose(right.numpy(), rows["test"]["box"][:], atol=1e-6)
+        chosen = resolve_expressions(model, rows["test"], collator, batch_size=3)
+        assert len(chosen) == len(rows["test"])
+        for row, box in zip(rows["test"], chosen, strict=True):
+            regions = [[0, 0, 1, 1], *(np.divide(b, 32).tolist() for b in images["test"][row["row"]]["boxes"])]
+            assert box in regions
