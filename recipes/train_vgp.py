@@ -37,8 +37,8 @@ from hf_vg.data import CaptionPairCollatorForVGP
 from hf_vg.evaluation import vgp_metrics
 from hf_vg.interpretation import plot_regions, region_examples
 from hf_vg.training import (
-    DistillationTrainer,
     VgpArguments,
+    VgpTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
     load_grounded_images,
@@ -74,12 +74,13 @@ def main():
         f"\n[2/4] Training {type(model).__name__} with {supervision} supervision: {model.num_parameters():,} "
         f"parameters, {len(rows['train']):,} caption pairs"
     )
-    trainer = DistillationTrainer(
+    trainer = VgpTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
         data_collator=collators["train"],
         processing_class=processor,
+        pairs_together=args.pairs_together,
         distillation_weight=args.distillation_weight,
     )
     trainer.train()

@@ -23,6 +23,7 @@ _MODULES = {
     "CaptionPairCollatorForVGP": "region_collators",
     "FeatureCache": "features",
     "GloveReport": "glove",
+    "ImageGroupSampler": "region_collators",
     "LengthBatchSampler": "samplers",
     "PairCollator": "pairs",
     "QuestionCollator": "region_collators",

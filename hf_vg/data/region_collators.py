@@ -13,12 +13,14 @@
 # limitations under the License.
 """Batches of texts about regions of images: caption pairs, questions and referring expressions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.utils.data import Sampler
 from transformers import ProcessorMixin
 
 from .images import open_image
@@ -46,7 +48,11 @@ class RegionCollator:
         self.images = images
 
     def process(self, rows: Sequence[Mapping[str, Any]], **texts) -> dict[str, torch.Tensor]:
-        images = [self.images[row["row"]] for row in rows]
+        numbers = [row["row"] for row in rows]
+        groups = [len(list(group)) for _, group in groupby(numbers)]
+        if len(set(groups)) == 1:
+            numbers = numbers[:: groups[0]]  # texts about one image share it, if all images have as many
+        images = [self.images[number] for number in numbers]
         boxes = [image["boxes"] for image in images]
         if "image_features" in images[0]:
             batch = self.processor(boxes=boxes, box_format="relative", return_tensors="pt", **texts)
@@ -55,6 +61,46 @@ class RegionCollator:
             pictures = [open_image(image["image"]) for image in images]
             batch = self.processor(images=pictures, boxes=boxes, return_tensors="pt", **texts)
         return dict(batch)
+
+
+class ImageGroupSampler(Sampler[int]):
+    r"""
+    Draws rows in random order, but with those of an image in groups that stand together. In batches of whole groups,
+    each image is encoded once a group.
+
+    Args:
+        images (`Sequence[int]`):
+            The image of each row. Rows of an image follow one another.
+        group_size (`int`):
+            The most rows of a group.
+        seed (`int`, *optional*, defaults to 0):
+            Of the order, which is another in each epoch and the same in all processes.
+    """
+
+    def __init__(self, images: Sequence[int], group_size: int, seed: int = 0):
+        self.images = list(images)
+        self.group_size = group_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        groups = []
+        for _, members in groupby(range(len(self.images)), key=self.images.__getitem__):
+            rows = list(members)
+            rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+            groups += [rows[start : start + self.group_size] for start in range(0, len(rows), self.group_size)]
+        # Smaller groups come last: before them, every batch is of whole groups.
+        order = torch.randperm(len(groups), generator=generator).tolist()
+        order.sort(key=lambda index: len(groups[index]) < self.group_size)
+        for index in order:
+            yield from groups[index]
 
 
 class CaptionPairCollatorForVGP(RegionCollator):
@@ -143,7 +189,8 @@ class ReferringCollator(RegionCollator):
                 Each with a `row`, an `expression` and the `box` it refers to, relative to the image.
         """
         batch = self.process(rows, text=[row["expression"] for row in rows])
-        overlap = box_iou(batch["boxes"].numpy(), np.array([[row["box"]] for row in rows]))
+        boxes = batch["boxes"].repeat_interleave(len(rows) // len(batch["boxes"]), dim=0)
+        overlap = box_iou(boxes.numpy(), np.array([[row["box"]] for row in rows]))
         batch["labels"] = torch.from_numpy(overlap > 0.5).float()
         batch["labels"][:, 0] = 0  # the whole image is no answer: what fills it has a box of its own
         return batch

@@ -161,6 +161,8 @@ def evaluate_sentences(
         Where a test split is missing, the scores on it are too.
     """
     loaded = [load_sentence_task(task, folder) for task in tasks]
+    if not isinstance(encode, Mapping):
+        encode = _encode_once(encode, sorted({sentence for task in loaded for sentence in _sentences(task)}))
     return {
         task.name: evaluate_sentence_task(task, encode, num_folds, device, show_progress_bar=show_progress_bar)
         for task in loaded
@@ -370,22 +372,28 @@ def _ranks(values: torch.Tensor) -> torch.Tensor:
     return (last - (counts - 1) / 2)[codes]
 
 
-def _features(task: SentenceTask, encode: Encode | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    everything = {sentence for split in task.splits.values() for row in split.sentences for sentence in row}
-    sentences = sorted(everything, key=lambda sentence: (len(sentence.split()), sentence))
-    if isinstance(encode, Mapping):
-        missing = next((sentence for sentence in sentences if sentence not in encode), None)
-        if missing is not None:
-            raise KeyError(f"There is no vector for a sentence of {task.name}: {missing!r}.")
-        vectors = np.stack([np.asarray(encode[sentence]) for sentence in sentences])
-    else:
-        vectors = encode(sentences)
-        vectors = vectors.cpu().numpy() if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
+def _sentences(task: SentenceTask) -> set[str]:
+    return {sentence for split in task.splits.values() for row in split.sentences for sentence in row}
+
+
+def _encode_once(encode: Encode, sentences: list[str]) -> dict[str, np.ndarray]:
+    vectors = encode(sentences)
+    vectors = vectors.cpu().numpy() if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise ValueError(
             f"`encode` must give one vector a sentence: for {len(sentences)} sentences it gave an array of shape "
             f"{vectors.shape}."
         )
+    return dict(zip(sentences, vectors, strict=True))
+
+
+def _features(task: SentenceTask, encode: Encode | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    sentences = sorted(_sentences(task))
+    found = encode if isinstance(encode, Mapping) else _encode_once(encode, sentences)
+    missing = next((sentence for sentence in sentences if sentence not in found), None)
+    if missing is not None:
+        raise KeyError(f"There is no vector for a sentence of {task.name}: {missing!r}.")
+    vectors = np.stack([np.asarray(found[sentence]) for sentence in sentences])
     if not np.isfinite(vectors).all():
         bad = sentences[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
         raise ValueError(f"The vector of a sentence of {task.name} is not finite: {bad!r}.")

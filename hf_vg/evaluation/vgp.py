@@ -21,7 +21,11 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
+from ..models.grounded_visual_bert.functional_grounded_visual_bert import (
+    align_words,
+    attention_rollout,
+    repeat_images,
+)
 
 
 @torch.no_grad()
@@ -67,7 +71,7 @@ def vgp_metrics(model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], colla
         shown = align_words(batch["phrase_spans"], phrase_boxes, tokens)  # (B, T, R)
         is_grounded, is_phrase = shown.amax(dim=2) > 0, phrase_boxes.amax(dim=2) > 0
         in_phrase = align_words(batch["phrase_spans"], torch.eye(phrase_boxes.shape[1]).to(shown), tokens)  # (B, T, E)
-        is_box = (batch["visual_attention_mask"] > 0).unsqueeze(1).clone()
+        is_box = repeat_images(batch["visual_attention_mask"] > 0, len(labels)).unsqueeze(1).clone()
         is_box[..., 0] = False  # the whole image
         scores = {}
         for name, attention in (
@@ -113,7 +117,8 @@ def resolve_expressions(
     for batch in _batches(model, rows, collator, batch_size, "Resolving expressions"):
         batch.pop("labels")
         chosen = model(**batch).logits.argmax(dim=-1)
-        boxes += batch["boxes"][torch.arange(len(chosen)), chosen].tolist()
+        regions = repeat_images(batch["boxes"], len(chosen))
+        boxes += regions[torch.arange(len(chosen)), chosen].tolist()
     return boxes
 
 

@@ -28,11 +28,11 @@ from .grounded_encoder import (
     retrieval_vectors,
 )
 from .grounding import (
-    DistillationTrainer,
     GroundedVisualBertArguments,
     QuestionArguments,
     ReferringArguments,
     VgpArguments,
+    VgpTrainer,
     build_grounded_visual_bert,
     load_grounded_images,
     question_rows,
@@ -48,7 +48,7 @@ __all__ = [
     "CaptionDataArguments",
     "CaptionerArguments",
     "ClipGradientValues",
-    "DistillationTrainer",
+    "VgpTrainer",
     "FeatureArguments",
     "GroundedEncoderArguments",
     "GroundedVisualBertArguments",

@@ -32,6 +32,7 @@ from ..data.features import extract_features, load_backbone
 from ..data.images import open_image
 from ..data.paraphrases import load_paraphrases, make_caption_pairs, nearest_images, paraphrases_by_image
 from ..data.referring import load_referring
+from ..data.region_collators import ImageGroupSampler
 from ..data.scenes import caption_is_true, load_scenes
 from ..data.tokenizers import train_wordpiece_tokenizer
 from ..data.vqa import load_vqa
@@ -89,6 +90,10 @@ class VgpArguments(GroundedVisualBertArguments):
     )
     pairs_per_image: int | None = field(
         default=None, metadata={"help": "Caption pairs of each image, half of them true. All 20 by default."}
+    )
+    pairs_together: int = field(
+        default=1,
+        metadata={"help": "Caption pairs of an image that stand together in a batch, and share its encoding."},
     )
     distillation_weight: float = field(
         default=0.0,
@@ -318,22 +323,30 @@ def referring_rows(args: ReferringArguments) -> tuple[DatasetDict, DatasetDict]:
     return DatasetDict(images), _with_relative_boxes(images, rows)
 
 
-class DistillationTrainer(VgTrainer):
+class VgpTrainer(VgTrainer):
     r"""
-    A [`VgTrainer`] that keeps a model near what it knew: to the loss it adds the mean squared distance of its states
-    from those of the model that training began with.
+    A [`VgTrainer`] for caption pairs, which can keep a model near what it knew: to the loss it adds the mean squared
+    distance of its states from those of the model that training began with.
 
     Args:
+        pairs_together (`int`, *optional*, defaults to 1):
+            Pairs of an image that are drawn together. The collator has such pairs share their image.
         distillation_weight (`float`, *optional*, defaults to 0.0):
             Weight of that distance. At 0 nothing is computed.
     """
 
-    def __init__(self, *args, distillation_weight: float = 0.0, **kwargs):
+    def __init__(self, *args, pairs_together: int = 1, distillation_weight: float = 0.0, **kwargs):
         super().__init__(*args, **kwargs)
+        self.pairs_together = pairs_together
         self.distillation_weight = distillation_weight
         self.teacher = None
         if distillation_weight:
             self.teacher = copy.deepcopy(self.model.base_model).eval().requires_grad_(False)
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.pairs_together == 1:
+            return super()._get_train_sampler(train_dataset)
+        return ImageGroupSampler(self.train_dataset["row"][:], self.pairs_together, self.args.seed)
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
@@ -348,7 +361,9 @@ class DistillationTrainer(VgTrainer):
         names += ("pixel_values", "pixel_mask", "image_features", "visual_embeds")
         with torch.no_grad():
             states = self.teacher(**{name: inputs[name] for name in names if name in inputs}).last_hidden_state
-        is_real = torch.cat([inputs["attention_mask"], inputs["visual_attention_mask"]], dim=1) > 0
+        regions = inputs["visual_attention_mask"]
+        regions = regions.repeat_interleave(len(inputs["input_ids"]) // len(regions), dim=0)
+        is_real = torch.cat([inputs["attention_mask"], regions], dim=1) > 0
         return torch.nn.functional.mse_loss(outputs.last_hidden_state[is_real].float(), states[is_real].float())
 
 

@@ -24,6 +24,7 @@ from PIL import Image
 
 from hf_vg.data import (
     CaptionPairCollatorForVGP,
+    ImageGroupSampler,
     QuestionCollator,
     ReferringCollator,
     Report,
@@ -397,9 +398,29 @@ class TestCollators:
             spans = [span for span in batch["phrase_spans"][i].tolist() if span[1]]
             assert [tokenizer.decode(batch["input_ids"][i, a:b]) for a, b in spans] == said
             width = images[row["row"]]["image"].size[0]
+            image = i * len(batch["boxes"]) // len(rows)
             expected = [[0, 0, 1, 1], *([x / width for x in box] for box in images[row["row"]]["boxes"])]
-            real = batch["visual_attention_mask"][i] == 1
-            torch.testing.assert_close(batch["boxes"][i][real], torch.tensor(expected))
+            real = batch["visual_attention_mask"][image] == 1
+            torch.testing.assert_close(batch["boxes"][image][real], torch.tensor(expected))
+
+    def test_pairs_of_an_image_share_it(self, setting):
+        images, processor = setting
+        rows = make_caption_pairs(images, {}, np.array([[1], [0], [3], [2]]))
+        collator = CaptionPairCollatorForVGP(processor, images)
+        batch = collator([rows[i] for i in (0, 1, 20, 21, 60, 61)])
+        assert batch["pixel_values"].shape[0] == batch["boxes"].shape[0] == 3 and len(batch["input_ids"]) == 6
+        assert len(collator([rows[i] for i in (0, 1, 20)])["pixel_values"]) == 3  # not evenly: not shared
+
+    def test_groups_of_an_image_stand_together(self):
+        images = [0] * 5 + [1] * 4 + [2] * 4
+        sampler = ImageGroupSampler(images, 2)
+        drawn = list(sampler)
+        assert sorted(drawn) == list(range(13)) and len(sampler) == 13
+        assert all(images[drawn[i]] == images[drawn[i + 1]] for i in range(0, 12, 2))
+        assert drawn == list(sampler)
+        sampler.set_epoch(1)
+        assert drawn != list(sampler)
+        assert images[drawn[12]] == 0  # the odd one is last
 
     def test_masked_words(self, setting):
         images, processor = setting

@@ -420,8 +420,9 @@ class TestEvaluateSentences:
         assert set(results["SST2"]) == set(results["SICK-E"]) == {"dev_accuracy"}
         assert set(results["SICK-R"]) == {"dev_pearson"}
         assert all(-100 <= value <= 100 for scores in results.values() for value in scores.values())
-        assert len(seen) == 8 and all(len(set(sentences)) == len(sentences) for sentences in seen)
-        vectors = {sentence: vector for s in list(seen) for sentence, vector in zip(s, encode(s).numpy(), strict=True)}
+        (sentences,) = seen
+        assert len(set(sentences)) == len(sentences)
+        vectors = dict(zip(sentences, encode(sentences).numpy(), strict=True))
         assert evaluate_sentences(vectors, tmp_path, tasks=["MR", "SICK-E"], num_folds=2) == {
             task: results[task] for task in ("MR", "SICK-E")
         }

@@ -300,6 +300,25 @@ class TestRegions:
         with pytest.raises(ValueError, match="`pixel_values` need `boxes`"):
             model(**inputs, pixel_values=pixels)
 
+    def test_texts_share_an_image(self):
+        """Two texts about each of two images, which are encoded once, give what four images give."""
+        of_images = ("pixel_values", "boxes", "visual_attention_mask")
+        four = {name: torch.cat([value, value[:1]]) for name, value in tiny_inputs().items()}
+        for name in of_images:
+            four[name] = four[name][[0, 0, 1, 1]]
+        two = {name: value[::2] if name in of_images else value for name, value in four.items()}
+        for supervision in ("indirect", "rollout"):
+            model = tiny_model(attention_supervision=supervision)
+            torch.testing.assert_close(model(**two).loss, model(**four).loss)
+        del four["phrase_spans"], four["phrase_boxes"], four["pair_spans"], four["pair_labels"]
+        four["labels"] = torch.tensor([[0.0, 1, 0, 1]] * 4)
+        model = tiny_model(GroundedVisualBertForReferringExpression)
+        shared, repeated = (model(**{**four, **{name: i[name] for name in of_images}}) for i in (two, four))
+        torch.testing.assert_close(shared.loss, repeated.loss)
+        torch.testing.assert_close(shared.logits, repeated.logits)
+        with pytest.raises(ValueError, match="4 texts can not be shared out evenly among 3 images"):
+            model(**{**four, **{name: tiny_inputs()[name] for name in of_images}})
+
     def test_any_backbone_plugs_in(self):
         backbone = ResNetConfig(
             embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
@@ -959,8 +978,8 @@ class TestProcessor:
             processor(image, "a red", boxes=[[0, 0, 4, 4]], phrases=[{"start": 2, "end": 99, "boxes": [0]}])
         with pytest.raises(ValueError, match="`box_format` must be one of"):
             processor(image, "a", boxes=[[0, 0, 4, 4]], box_format="yxyx")
-        with pytest.raises(ValueError, match="There must be as many images as texts"):
-            processor([image], ["a", "a"])
+        with pytest.raises(ValueError, match="There must be as many texts as images"):
+            processor([image, image], ["a", "a", "a"])
         with pytest.raises(ValueError, match="Give `images`, `text` or both"):
             processor()
 

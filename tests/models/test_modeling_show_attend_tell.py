@@ -232,8 +232,8 @@ class TestHardAttention:
         forward, step = type(attention).forward, iter(path)
         log_prior = []
 
-        def forced(self, query, gate, features, keys, choice, loop):
-            _, weights, _ = forward(self, query, gate, features, keys, "expected", loop)
+        def forced(self, query, gate, features, keys, choice, *args):
+            _, weights, _ = forward(self, query, gate, features, keys, "expected", *args)
             location = next(step)
             log_prior.append(torch.log(weights[0, location]))
             return torch.sigmoid(gate) * features[:, location], weights, torch.tensor([location])
@@ -338,6 +338,23 @@ class TestShowAttendTellModel:
             features.grad = None
         for left_out, computed in zip(*results, strict=True):
             torch.testing.assert_close(left_out, computed, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])
+    def test_attention_without_gradients_is_that_with(self, scale):
+        """Without gradients tanh is made of factors, as long as these are in range; also where it saturates."""
+        set_seed(0)
+        config = tiny_config(backbone_config=None, num_attention_layers=1)
+        model = ShowAttendTellForConditionalGeneration(config).eval()
+        model.model.encoder.key_layers[0].weight.data *= scale
+        inputs = {"image_features": torch.randn(3, 4, 6), "decoder_input_ids": torch.randint(0, 12, (6, 5))}
+        expected = model.model(**inputs)
+        with torch.no_grad():
+            outputs = model.model(**inputs)
+            in_range = scale * 3 < 100
+            assert (outputs.past_key_values.key_factors is not None) == in_range
+        assert expected.past_key_values.key_factors is None
+        torch.testing.assert_close(outputs.cross_attentions, expected.cross_attentions, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-6)
 
     def test_base_model_is_the_captioners_own(self, tmp_path):
         captioner = ShowAttendTellForConditionalGeneration(tiny_config()).eval()

@@ -27,10 +27,10 @@ from hf_vg.data import CaptionPairCollatorForVGP, QuestionCollator, ReferringCol
 from hf_vg.evaluation import answer_questions, resolve_expressions, vgp_metrics
 from hf_vg.interpretation import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from hf_vg.training import (
-    DistillationTrainer,
     QuestionArguments,
     ReferringArguments,
     VgpArguments,
+    VgpTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
     load_grounded_images,
@@ -173,11 +173,12 @@ class TestVgp:
                 logging_steps=2,
                 use_cpu=True,
             )
-            trainer = DistillationTrainer(
+            trainer = VgpTrainer(
                 model=model,
                 args=arguments,
                 train_dataset=rows["train"],
                 data_collator=collators["train"],
+                pairs_together=4,
                 distillation_weight=weight,
             )
             trainer.train()
@@ -300,7 +301,8 @@ class TestDownstream:
         batch = collator(list(rows["test"]))
         assert torch.isfinite(model(**batch).loss)
         assert (batch["labels"].sum(dim=1) == 1).all()
-        right = batch["boxes"][torch.arange(len(rows["test"])), batch["labels"].argmax(dim=1)]
+        regions = batch["boxes"].repeat_interleave(len(rows["test"]) // len(batch["boxes"]), dim=0)
+        right = regions[torch.arange(len(rows["test"])), batch["labels"].argmax(dim=1)]
         np.testing.assert_allclose(right.numpy(), rows["test"]["box"][:], atol=1e-6)
         chosen = resolve_expressions(model, rows["test"], collator, batch_size=3)
         assert len(chosen) == len(rows["test"])

@@ -149,6 +149,15 @@ def align_words(phrase_spans: torch.Tensor, phrase_boxes: torch.Tensor, num_toke
     return (inside.float().transpose(1, 2) @ phrase_boxes.float()).clamp(max=1)
 
 
+def repeat_images(images: torch.Tensor, num_texts: int) -> torch.Tensor:
+    """Rows of images, once for each of the texts that share them: `b * K` to `b * K + K - 1` are of image `b`."""
+    if len(images) == num_texts:
+        return images
+    if num_texts % len(images):
+        raise ValueError(f"{num_texts} texts can not be shared out evenly among {len(images)} images.")
+    return images.repeat_interleave(num_texts // len(images), dim=0)
+
+
 def means_over_ranks(
     sums: dict[str, torch.Tensor], counts: dict[str, torch.Tensor], training: bool
 ) -> dict[str, torch.Tensor]:
@@ -172,5 +181,6 @@ __all__ = [
     "geometry_embedding",
     "means_over_ranks",
     "pool_spans",
+    "repeat_images",
     "roi_align",
 ]

@@ -39,6 +39,7 @@ from .functional_grounded_visual_bert import (
     geometry_embedding,
     means_over_ranks,
     pool_spans,
+    repeat_images,
     roi_align,
 )
 
@@ -497,6 +498,9 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
+        pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+            The images. Texts may be K times as many as images: rows `b * K` to `b * K + K - 1` of them are then about
+            image `b`, which is encoded once. The same holds for everything else that is of images.
         pixel_mask (`torch.Tensor` of shape `(batch, height, width)`, *optional*):
             1 where `pixel_values` hold the image, which lies at their top left, and 0 where they are padded.
         boxes (`torch.FloatTensor` of shape `(batch, boxes, 4)`, *optional*):
@@ -547,6 +551,9 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
             visual_embeds = visual_embeds.to(self.embeddings.visual_projection.weight.dtype)
             if visual_attention_mask is None:
                 visual_attention_mask = torch.ones(visual_embeds.shape[:2], dtype=torch.long, device=device)
+            visual_embeds, visual_attention_mask = (
+                repeat_images(tensor, shape[0]) for tensor in (visual_embeds, visual_attention_mask)
+            )
             attention_mask = torch.cat([attention_mask, visual_attention_mask.to(attention_mask.dtype)], dim=1)
         hidden_states = self.embeddings(
             inputs_embeds,
@@ -669,6 +676,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         if has_targets:
             if visual_attention_mask is None:
                 visual_attention_mask = torch.ones(regions.shape[:2], dtype=torch.long, device=regions.device)
+            visual_attention_mask = repeat_images(visual_attention_mask, len(input_ids))
             if attention_mask is None:
                 attention_mask = torch.ones_like(input_ids)
             if grounding_logits is not None:
@@ -854,7 +862,7 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
         logits = self.classifier(self.dropout(nn.functional.gelu(self.dense(regions)))).squeeze(-1)
         if visual_attention_mask is None:
             visual_attention_mask = torch.ones_like(logits)
-        is_region = visual_attention_mask > 0
+        is_region = repeat_images(visual_attention_mask, len(input_ids)) > 0
         loss = None
         if labels is not None:
             summed = nn.functional.binary_cross_entropy_with_logits(

@@ -112,7 +112,8 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
                 The images.
             text (`str` or `list[str]`, *optional*), text_pair (`str` or `list[str]`, *optional*):
-                One caption, or a pair. They may have the mark-up of Flickr30k Entities.
+                One caption, or a pair. They may have the mark-up of Flickr30k Entities. Texts may be K times as many
+                as images, which K texts in a row then share.
             boxes (`list`, *optional*, defaults to a grid):
                 Boxes of each image. The whole image is put before them, so that box `i` becomes region `i + 1`.
             box_format (`str`, *optional*, defaults to `"xyxy"`):
@@ -210,11 +211,13 @@ class GroundedVisualBertProcessor(ProcessorMixin):
         if text_pair is not None:
             texts.append([text_pair] if isinstance(text_pair, str) else list(text_pair))
         count = len(texts[0])
-        if any(len(side) != count for side in texts) or (num_regions is not None and len(num_regions) != count):
+        if any(len(side) != count for side in texts) or (num_regions is not None and count % len(num_regions)):
             raise ValueError(
-                "There must be as many images as texts, and as many in `text_pair`: got "
+                "There must be as many texts as images, or K times as many, and as many in `text_pair`: got "
                 f"{len(num_regions) if num_regions else 'no'} images, {count} texts and {len(texts[-1])} in the pair."
             )
+        if num_regions is not None:
+            num_regions = [number for number in num_regions for _ in range(count // len(num_regions))]
         given = [_batched(p, depth=2) if p is not None else [[]] * count for p in (phrases, phrases_pair)]
         entity_boxes = [entity_boxes] if isinstance(entity_boxes, Mapping) else entity_boxes
         found: list[list[tuple[int, int, int, list[int]]]] = [[] for _ in range(count)]

@@ -31,10 +31,19 @@ from .configuration_show_attend_tell import ShowAttendTellConfig
 class ShowAttendTellState:
     """The recurrent state, standing where `generate` keeps its key-value cache."""
 
-    def __init__(self, hidden: torch.Tensor, memory: torch.Tensor, hidden_weight: torch.Tensor, seen_tokens: int = 0):
+    def __init__(
+        self,
+        hidden: torch.Tensor,
+        memory: torch.Tensor,
+        hidden_weight: torch.Tensor,
+        key_factors: torch.Tensor | None = None,
+        seen_tokens: int = 0,
+    ):
         self.hidden = hidden  # (N, n)
         self.memory = memory  # (N, n)
-        self.hidden_weight = hidden_weight  # all that multiplies h, put together once a caption and not once a word
+        # Made once a caption and not once a word: all that multiplies h, and what `factored_energy` takes.
+        self.hidden_weight = hidden_weight
+        self.key_factors = key_factors
         self.seen_tokens = seen_tokens
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -80,29 +89,66 @@ class ShowAttendTellLoop:
         self.keys_gradient = None  # without the factor u, which is the same in every step
 
 
+def cache_sized(tensor: torch.Tensor, elements: int) -> list[slice]:
+    """Slices of images, of `elements` each, that a processor's cache holds from one operation to the next."""
+    images = tensor.shape[0]
+    step = max(1, 2**19 // elements) if tensor.device.type == "cpu" else images
+    return [slice(start, start + step) for start in range(0, images, step)]
+
+
 class ShowAttendTellEnergy(torch.autograd.Function):
     """Equation 4: u . tanh(key + query) of every location, for the first images of the batch."""
 
     @staticmethod
     def forward(ctx, query, score, loop):
         keys = loop.keys[: query.shape[0]]
-        activation = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_()  # (B, K, L, A)
+        shape = torch.Size([*query.shape[:2], *keys.shape[1:]])
+        activation, energy = keys.new_empty(shape), keys.new_empty(shape[:-1])  # (B, K, L, A), (B, K, L)
+        for part in cache_sized(activation, shape[1:].numel()):
+            torch.add(keys[part].unsqueeze(1), query[part].unsqueeze(2), out=activation[part])
+            torch.matmul(activation[part].tanh_(), score, out=energy[part])
         ctx.loop = loop
         ctx.save_for_backward(activation, score)
-        return activation @ score
+        return energy
 
     @staticmethod
     def backward(ctx, gradient):
         activation, score = ctx.saved_tensors
-        score_gradient = gradient.flatten() @ activation.flatten(0, 2)
-        slope = torch.addcmul(activation.new_ones(()), activation, activation, value=-1)
-        query_gradient = (gradient.unsqueeze(2) @ slope).squeeze(2) * score
         if ctx.loop.keys_gradient is None:
             ctx.loop.keys_gradient = torch.zeros_like(ctx.loop.keys)
-        keys_gradient = ctx.loop.keys_gradient[: gradient.shape[0]]
-        for caption in range(gradient.shape[1]):
-            keys_gradient.addcmul_(slope[:, caption], gradient[:, caption].unsqueeze(-1))
-        return query_gradient, score_gradient, None
+        score_gradient = torch.zeros_like(score)
+        query_gradient = activation.new_empty(*activation.shape[:2], 1, activation.shape[-1])
+        one = activation.new_ones(())
+        for part in cache_sized(activation, activation[0].numel()):
+            rows, tanh = gradient[part], activation[part]
+            score_gradient += rows.flatten() @ tanh.flatten(0, 2)
+            slope = torch.addcmul(one, tanh, tanh, value=-1)
+            torch.matmul(rows.unsqueeze(2), slope, out=query_gradient[part])
+            keys_gradient = ctx.loop.keys_gradient[part][: len(rows)]
+            for caption in range(rows.shape[1]):
+                keys_gradient.addcmul_(slope[:, caption], rows[:, caption].unsqueeze(-1))
+        return query_gradient.squeeze(2) * score, score_gradient, None
+
+
+EXPONENT_LIMIT = 40.0  # e^(2 * 40) is neither zero nor infinite in single precision
+
+
+def tanh_factors(values: torch.Tensor) -> torch.Tensor | None:
+    """e^(2 x), or `None` where its range does not suffice."""
+    in_range = values.dtype in (torch.float32, torch.float64) and values.abs().max() < EXPONENT_LIMIT
+    return torch.exp(2 * values) if in_range else None
+
+
+def factored_energy(key_factors: torch.Tensor, query_factors: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
+    """
+    Equation 4 without a tanh of every location: tanh(k + q) = 1 - 2 / (1 + e^2k e^2q), of which the first factor is
+    the same for all words of a caption.
+    """
+    parts = [
+        (key_factors[part].unsqueeze(1) * query_factors[part].unsqueeze(2)).add_(1).reciprocal_() @ score
+        for part in cache_sized(key_factors, query_factors.shape[1] * key_factors[0].numel())
+    ]
+    return score.sum() - 2 * torch.cat(parts)
 
 
 class ShowAttendTellEncoder(nn.Module):
@@ -186,15 +232,19 @@ class ShowAttendTellAttention(nn.Module):
         features: torch.Tensor,
         keys: torch.Tensor,
         choice: str,
-        loop: ShowAttendTellLoop | None,
+        loop: ShowAttendTellLoop | None = None,
+        key_factors: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         batch, _, feature_size = features.shape
         query = query.unflatten(0, (batch, -1))  # (B, K, A): the captions, or beams, that share an image
         score = self.score.weight[0].to(keys.dtype)
-        if loop is None:
-            energy = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_() @ score  # (B, K, L)
+        query_factors = tanh_factors(query) if key_factors is not None else None
+        if loop is not None:
+            energy = ShowAttendTellEnergy.apply(query, score, loop)  # (B, K, L)
+        elif query_factors is not None:
+            energy = factored_energy(key_factors, query_factors, score)
         else:
-            energy = ShowAttendTellEnergy.apply(query, score, loop)
+            energy = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_() @ score
         weights = torch.softmax(self.temperature * energy.float(), dim=-1).to(features.dtype)
         location = None
         if choice == "expected":
@@ -231,7 +281,7 @@ class ShowAttendTellDecoder(nn.Module):
         self.gates_from_hidden.orthogonal_blocks = 4
         self.gates_from_context = nn.Linear(config.feature_size, 4 * config.hidden_size, bias=False)
 
-    def initial_state(self, features: torch.Tensor, captions: int) -> ShowAttendTellState:
+    def initial_state(self, features: torch.Tensor, keys: torch.Tensor, captions: int) -> ShowAttendTellState:
         mean = features.mean(dim=1)
         for layer in self.init_layers:
             mean = self.init_dropout(torch.relu(layer(mean)))
@@ -239,8 +289,13 @@ class ShowAttendTellDecoder(nn.Module):
         from_hidden = [self.gates_from_hidden.weight, self.attention.query.weight]
         if self.attention.gate is not None:
             from_hidden.append(self.attention.gate.weight)
+        # Other processors compute a tanh as fast as they read its argument, and gradients take another way.
+        factored = keys.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return ShowAttendTellState(
-            torch.tanh(self.init_hidden(mean)), torch.tanh(self.init_memory(mean)), torch.cat(from_hidden)
+            torch.tanh(self.init_hidden(mean)),
+            torch.tanh(self.init_memory(mean)),
+            torch.cat(from_hidden),
+            tanh_factors(keys) if factored else None,
         )
 
     def context_choice(self) -> str:
@@ -265,7 +320,7 @@ class ShowAttendTellDecoder(nn.Module):
             raise ValueError(f"{captions} captions can not be shared out evenly among {images} images.")
         embeddings = self.embed_tokens(input_ids)
         if past_key_values is None:
-            past_key_values = self.initial_state(features, captions // images)
+            past_key_values = self.initial_state(features, keys, captions // images)
         if past_key_values.seen_tokens == 0:
             # The first input is a vector of zeros, whatever token holds its place.
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
@@ -314,7 +369,9 @@ class ShowAttendTellDecoder(nn.Module):
                     features, keys = features[:images], keys[:images]
                 shape = (images, captions)
             projected = torch.addmm(step_input, hidden.to(dtype), hidden_weight).split(sizes, dim=-1)
-            context, weights, location = self.attention(projected[1], projected[-1], features, keys, choice, loop)
+            context, weights, location = self.attention(
+                projected[1], projected[-1], features, keys, choice, loop, past_key_values.key_factors
+            )
             gates = torch.addmm(projected[0], context.to(dtype), context_weight)
             if loop is not None:
                 loop.multiplied[0].append(hidden.detach())
@@ -337,15 +394,20 @@ class ShowAttendTellDecoder(nn.Module):
                 .view(*input_ids.shape, *steps.shape[1:])
             )
 
+        state = None
+        if positions is None:
+            state = ShowAttendTellState(
+                hidden,
+                memory,
+                past_key_values.hidden_weight,
+                past_key_values.key_factors,
+                past_key_values.seen_tokens + length,
+            )
         return ShowAttendTellModelOutput(
             last_hidden_state=by_caption(hiddens),
             contexts=by_caption(contexts),
             embeddings=embeddings,
-            past_key_values=None
-            if positions is not None
-            else ShowAttendTellState(
-                hidden, memory, past_key_values.hidden_weight, past_key_values.seen_tokens + length
-            ),
+            past_key_values=state,
             cross_attentions=(by_caption(attentions).unsqueeze(1),),
             locations=by_caption(locations) if choice != "expected" else None,
             encoder_last_hidden_state=encoder_last_hidden_state,
