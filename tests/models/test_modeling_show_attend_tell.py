@@ -339,7 +339,7 @@ class TestShowAttendTellModel:
         for left_out, computed in zip(*results, strict=True):
             torch.testing.assert_close(left_out, computed, rtol=0, atol=1e-12)
 
-    @pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])
+    @pytest.mark.parametrize("scale", [1.0, 8.0, 100.0])
     def test_attention_without_gradients_is_that_with(self, scale):
         """Without gradients tanh is made of factors, as long as these are in range; also where it saturates."""
         set_seed(0)
