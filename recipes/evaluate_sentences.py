@@ -65,7 +65,7 @@ class SentenceEvaluationArguments:
     )
     tasks: list[str] = field(default_factory=lambda: list(SENTENCE_TASKS), metadata={"help": "Which of SentEval's."})
     num_folds: int = field(default=10, metadata={"help": "Folds of the cross-validation."})
-    batch_size: int = field(default=64, metadata={"help": "Sentences to encode at a time."})
+    batch_size: int = field(default=128, metadata={"help": "Sentences to encode at a time."})
     device: str = field(default="cpu", metadata={"help": "Where to encode and to train classifiers."})
     output: str | None = field(default=None, metadata={"help": "JSON file to write the scores to."})
 

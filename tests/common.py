@@ -355,8 +355,8 @@ class CaptionerTesterMixin(ModelTesterMixin):
                 for module in model.modules():
                     if getattr(module, "gradient_checkpointing", False):
                         plain = module._gradient_checkpointing_func
-                        module._gradient_checkpointing_func = lambda *args, plain=plain: (
-                            recomputed.append(1) or plain(*args)
+                        module._gradient_checkpointing_func = lambda *args, plain=plain, **kwargs: (
+                            recomputed.append(1) or plain(*args, **kwargs)
                         )
             set_seed(1)
             model(**inputs).loss.backward()

@@ -14,7 +14,9 @@
 """PyTorch SpatialTransformerCaptioner model: a Transformer from the locations of an image to words of a caption."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -22,7 +24,6 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Pre
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
 from transformers.masking_utils import create_causal_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -181,7 +182,7 @@ class SpatialTransformerCaptionerFeedForward(nn.Module):
         return self.down_proj(torch.relu(self.up_proj(hidden_states)))
 
 
-class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
+class SpatialTransformerCaptionerEncoderLayer(nn.Module):
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config)
@@ -195,7 +196,7 @@ class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
-class SpatialTransformerCaptionerDecoderLayer(GradientCheckpointingLayer):
+class SpatialTransformerCaptionerDecoderLayer(nn.Module):
     def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config, is_causal=True, layer_idx=layer_idx)
@@ -230,6 +231,15 @@ class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _can_compile_fullgraph = True
+
+    # Not transformers' `GradientCheckpointingLayer`: its module imports the Auto classes, which import this one.
+    gradient_checkpointing = False
+
+    def checkpointed(self, layer: nn.Module) -> Callable[..., torch.Tensor]:
+        """The layer, which is computed once more in the backward pass if gradient checkpointing is on."""
+        if self.gradient_checkpointing and self.training:
+            return partial(self._gradient_checkpointing_func, layer.__call__)
+        return layer
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -335,7 +345,8 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
         for layer in self.layers:
-            hidden_states = layer(hidden_states, **kwargs)
+            layer_call = self.checkpointed(layer)
+            hidden_states = layer_call(hidden_states, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def positions(self, image_features: torch.FloatTensor) -> torch.Tensor:
@@ -404,7 +415,8 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
         positions = sinusoids(positions, self.config.hidden_size).to(hidden_states.dtype)
         hidden_states = self.dropout(hidden_states + positions)
         for layer in self.layers:
-            hidden_states = layer(
+            layer_call = self.checkpointed(layer)
+            hidden_states = layer_call(
                 hidden_states, encoder_hidden_states, attention_mask, past_key_values=past_key_values, **kwargs
             )
         return BaseModelOutputWithPastAndCrossAttentions(
