@@ -37,7 +37,7 @@ from tqdm.auto import tqdm
 from transformers import pipeline, set_seed
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import CaptionCollator, train_word_tokenizer
+from hf_vg.data import CaptionCollator, caption_is_true, train_word_tokenizer
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
 from hf_vg.training import (
@@ -107,8 +107,12 @@ def main():
         {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)
     ]
     say(f"\n[4/4] Drawing where the model looked in {len(examples)} of them")
-    for example in examples:
-        say(f"  {example['generated_text']}")
+    for row, example in zip(data["test"], examples, strict=False):
+        note = ""
+        if args.dataset == "scenes":
+            truth = "true" if caption_is_true(row, example["generated_text"]) else "false"
+            note = f"  ({truth}, {'a new combination' if row['unseen'] else 'combinations seen in training'})"
+        say(f"  {example['generated_text']}{note}")
     figure = Path(training_args.output_dir) / "attention.png"
     plot_attention(examples, figure)
     say(
