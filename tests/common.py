@@ -118,8 +118,11 @@ class ModelTesterMixin:
             re.sub(r'"dtype": .*', "", (p / "config.json").read_text()) for p in (tmp_path, tmp_path / "again")
         ]
         assert without_dtype[0] == without_dtype[1]
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+        # Where a tensor lies in memory can change the last bit of a product.
         for name, expected in self.compared(model, inputs).items():
-            torch.testing.assert_close(self.compared(loaded, inputs)[name], expected, rtol=0, atol=0)
+            torch.testing.assert_close(self.compared(loaded, inputs)[name], expected, rtol=1e-5, atol=1e-6)
 
     def test_load_from_an_empty_checkpoint_initialises_everything(self, tmp_path):
         """`from_pretrained` builds on the meta device, so what nobody initialises comes out as garbage."""
@@ -200,7 +203,7 @@ class ModelTesterMixin:
             with torch.no_grad():
                 outputs = model(**inputs)
             for name, value in expected.items():
-                torch.testing.assert_close(outputs[name], value, rtol=0, atol=0)
+                torch.testing.assert_close(outputs[name], value, rtol=1e-5, atol=1e-6)
             model.save_pretrained({str(tmp_path / "again")!r})
             print(type(model).__module__.partition(".")[0], *expected)
             """,

@@ -27,6 +27,8 @@ from transformers import (
     AutoModelForZeroShotImageClassification,
     AutoProcessor,
     CLIPImageProcessor,
+    Trainer,
+    TrainingArguments,
     pipeline,
     set_seed,
 )
@@ -389,6 +391,14 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         torch.testing.assert_close(model(**longer).loss, model(**inputs).loss)
         with pytest.raises(ValueError, match=r"a tag for each of the tokens, of shape \(3, 6\), got \(3, 5\)"):
             model(labels=inputs["labels"], tag_ids=inputs["tag_ids"][:, :5])
+
+    def test_trainer_counts_every_word(self, tmp_path):
+        model, inputs = self.model(), self.inputs()
+        trainer = Trainer(model, TrainingArguments(output_dir=str(tmp_path), use_cpu=True))
+        items = trainer._get_num_items_in_batch([inputs], torch.device("cpu"))
+        assert items == (inputs["labels"] != -100).sum()
+        outputs = model(**inputs, num_items_in_batch=items)
+        torch.testing.assert_close(outputs.loss, outputs.loss_caption)
 
     def test_takes_the_space_from_its_checkpoint_and_gives_it_back(self, tmp_path):
         torch.manual_seed(3)

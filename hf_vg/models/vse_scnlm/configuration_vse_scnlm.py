@@ -120,6 +120,8 @@ class VseScnlmConfig(PreTrainedConfig):
     num_sentences: int = 0
     num_bigrams: int = 0
     num_trigrams: int = 0
+    # Labels are the words themselves, not shifted: else Trainer would not count the first of each caption.
+    is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2
