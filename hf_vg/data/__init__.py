@@ -58,6 +58,7 @@ _MODULES = {
     "one_caption_a_row": "captions",
     "open_image": "images",
     "paraphrases_by_image": "paraphrases",
+    "seen_box": "images",
     "stream_captions": "streaming",
     "tag_captions": "tagging",
     "tag_inventory": "tagging",

@@ -59,6 +59,35 @@ def open_image(source: "str | Path | bytes | Image.Image | np.ndarray", timeout:
         raise error_class(f"{_describe(source)} can not be opened as an image: {_first_line(error)}") from error
 
 
+def seen_box(image_processor, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
+    r"""
+    The part of an image that a model is given: image processors that crop leave the margins out.
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            One of transformers' image processors.
+        image_size (`tuple[int, int]`):
+            Width and height of the image.
+
+    Returns:
+        `tuple[float, float, float, float]`: Left, top, right and bottom as shares of the image's width and height. A
+        processor that pads a small image gives it a part that is larger than the image.
+    """
+    if not getattr(image_processor, "do_center_crop", False):
+        return 0.0, 0.0, 1.0, 1.0
+    width, height = image_size
+    if getattr(image_processor, "do_resize", False):
+        size = dict(image_processor.size)
+        if size.get("shortest_edge"):
+            scale = size["shortest_edge"] / min(image_size)
+            width, height = width * scale, height * scale
+        else:
+            width, height = size["width"], size["height"]
+    crop = dict(image_processor.crop_size)
+    x, y = crop["width"] / width / 2, crop["height"] / height / 2
+    return 0.5 - x, 0.5 - y, 0.5 + x, 0.5 + y
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         # PIL would clip 16-bit greys at 255, which makes most of them white.

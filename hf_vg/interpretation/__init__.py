@@ -12,21 +12,33 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+from .bertviz import bertviz_arguments, location_names
 from .figures import plot_attention
+from .flow import attention_flow
+from .html import explanation_html, save_html
+from .regions import ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from .sentence_attention import attention_of_sentences, plot_sentence_attention
 from .word_attention import attention_maps, attention_of_generated, word_maps
 
 
 __all__ = [
+    "attention_flow",
     "attention_maps",
     "attention_of_generated",
     "attention_of_sentences",
     "attention_rollout",
+    "bertviz_arguments",
+    "explanation_html",
+    "ground_phrase",
+    "load_region_model",
+    "location_names",
     "plot_attention",
     "plot_regions",
     "plot_sentence_attention",
     "region_examples",
+    "regions_of_words",
+    "save_html",
     "word_maps",
     "word_to_region_attention",
 ]

@@ -19,7 +19,7 @@ from transformers.generation import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
 
-def attention_of_generated(outputs: ModelOutput) -> torch.Tensor:
+def attention_of_generated(outputs: ModelOutput, by_head: bool = False) -> torch.Tensor:
     r"""
     The attention over image locations behind each generated token.
 
@@ -27,10 +27,12 @@ def attention_of_generated(outputs: ModelOutput) -> torch.Tensor:
         outputs ([`ModelOutput`]):
             Of `generate(..., output_attentions=True, return_dict_in_generate=True)` of an encoder-decoder captioner.
             After a beam search the maps follow the winning beams.
+        by_head (`bool`, *optional*, defaults to `False`):
+            Whether to keep layers and heads apart.
 
     Returns:
-        `torch.Tensor` of shape `(sequences, generated tokens, locations)`: the mean over layers and heads. Rows after
-        a sequence's end are zeros.
+        `torch.Tensor` of shape `(sequences, generated tokens, locations)`: the mean over layers and heads; or of shape
+        `(sequences, layers, heads, generated tokens, locations)`. Rows after a sequence's end are zeros.
     """
     steps = getattr(outputs, "cross_attentions", None)
     if not steps or not steps[0] or steps[0][0] is None:
@@ -40,14 +42,19 @@ def attention_of_generated(outputs: ModelOutput) -> torch.Tensor:
             'need `attn_implementation="eager"`.'
         )
     # A step holds one tensor a layer, of shape (rows, heads, tokens, locations); its last token is the new one.
-    weights = torch.stack([torch.stack([layer[:, :, -1].mean(dim=1) for layer in step]).mean(dim=0) for step in steps])
+    # (tokens, rows, layers, heads, locations)
+    weights = torch.stack([torch.stack([layer[:, :, -1] for layer in step], dim=1) for step in steps])
+    if not by_head:
+        weights = weights.mean(dim=(2, 3))
     if isinstance(outputs, GenerateBeamEncoderDecoderOutput):
         rows = outputs.beam_indices  # (sequences, tokens), -1 after the end
         weights = weights[: rows.shape[1]]
         tokens = torch.arange(rows.shape[1], device=rows.device)
-        followed = weights[tokens, rows.clamp(min=0)]
-        return followed * (rows >= 0).unsqueeze(-1)
-    return weights.transpose(0, 1)
+        weights = weights[tokens, rows.clamp(min=0)]  # (sequences, tokens, ...)
+        weights = weights * (rows >= 0).view(*rows.shape, *[1] * (weights.dim() - 2))
+    else:
+        weights = weights.transpose(0, 1)
+    return weights.movedim(1, -2) if by_head else weights
 
 
 def word_maps(

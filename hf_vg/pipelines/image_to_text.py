@@ -61,7 +61,7 @@ class ImageToTextPipeline(Pipeline):
     def _sanitize_parameters(
         self,
         generate_kwargs: dict[str, Any] | None = None,
-        return_attention: bool | None = None,
+        return_attention: bool | str | None = None,
         timeout: float | None = None,
         **generation_parameters,
     ):
@@ -72,6 +72,8 @@ class ImageToTextPipeline(Pipeline):
         if generate_kwargs is not None or generation_parameters:
             forward_parameters["generate_kwargs"] = {**(generate_kwargs or {}), **generation_parameters}
         if return_attention is not None:
+            if return_attention not in (True, False, "heads"):
+                raise ValueError(f'`return_attention` must be True, False or "heads", got {return_attention!r}.')
             forward_parameters["return_attention"] = return_attention
         return {} if timeout is None else {"timeout": timeout}, forward_parameters, {}
 
@@ -83,8 +85,8 @@ class ImageToTextPipeline(Pipeline):
                 dataset, a generator or a `KeyDataset` of these.
             generate_kwargs (`dict`, *optional*):
                 Passed to `generate`. Its keys may also be given directly, as in `max_new_tokens=20`, `num_beams=5`.
-            return_attention (`bool`, *optional*, defaults to `False`):
-                Whether to add where the model looked while it wrote each word.
+            return_attention (`bool` or `"heads"`, *optional*, defaults to `False`):
+                Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
             batch_size (`int`, *optional*, defaults to 1):
                 Images a forward pass, when several are given.
             timeout (`float`, *optional*):
@@ -96,6 +98,8 @@ class ImageToTextPipeline(Pipeline):
             - **generated_text** (`str`) -- The caption.
             - **words** (`list[str]`), **attention** (`np.ndarray` of shape `(words, height, width)`) -- With
               `return_attention=True`: the caption's words, and for each a map that sums to 1, along the winning beam.
+            - **head_attention** (`np.ndarray` of shape `(layers, heads, words, height, width)`) -- With
+              `return_attention="heads"`: what `attention` is the mean of.
         """
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes, list)):
             # A column of a dataset decodes an image when it is asked for it, so it is not made a list of images.
@@ -104,12 +108,20 @@ class ImageToTextPipeline(Pipeline):
             return []
         return super().__call__(images, **kwargs)
 
+    def save_pretrained(self, save_directory, **kwargs):
+        """Saves the model, with its code if it is one of hf_vg's, and what prepares its inputs."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
+            part.save_pretrained(save_directory)
+
     def preprocess(self, image, timeout: float | None = None):
         return self.image_processor(images=open_image(image, timeout=timeout), return_tensors="pt").to(self.dtype)
 
-    def _forward(self, model_inputs, generate_kwargs: dict[str, Any] | None = None, return_attention: bool = False):
+    def _forward(
+        self, model_inputs, generate_kwargs: dict[str, Any] | None = None, return_attention: bool | str = False
+    ):
         batch_size = model_inputs["pixel_values"].shape[0]
-        overrides = {"return_dict_in_generate": return_attention}
+        overrides = {"return_dict_in_generate": bool(return_attention)}
         if return_attention:
             overrides["output_attentions"] = True
         outputs = self.model.generate(
@@ -119,8 +131,11 @@ class ImageToTextPipeline(Pipeline):
         # One row an image, so that a batch is taken apart rightly when there are several sequences an image.
         result = {"sequences": sequences.view(batch_size, -1, sequences.shape[-1])}
         if return_attention:
-            attention = attention_of_generated(outputs)
+            attention = attention_of_generated(outputs, by_head=True)
             maps = attention_maps(attention, *model_inputs["pixel_values"].shape[-2:])
+            if return_attention == "heads":
+                result["head_maps"] = maps.view(batch_size, -1, *maps.shape[1:])
+            maps = maps.mean(dim=(1, 2))
             result["maps"] = maps.view(batch_size, -1, *maps.shape[1:])
         return result
 
@@ -135,6 +150,8 @@ class ImageToTextPipeline(Pipeline):
                 kept = [position for position, id in enumerate(ids) if id not in special_ids]
                 record["words"] = [self.tokenizer.decode([ids[position]]).strip() for position in kept]
                 record["attention"] = maps[kept].float().numpy()
+            if "head_maps" in model_outputs:
+                record["head_attention"] = model_outputs["head_maps"][0, row][:, :, kept].float().numpy()
             records.append(record)
         return records
 

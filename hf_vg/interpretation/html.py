@@ -1,0 +1,157 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One HTML file in which words show where a model looked. It needs no network to open."""
+
+import base64
+import html
+import json
+import os
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+_TEMPLATE = Path(__file__).parent / "templates" / "explanation.html"
+_MAX_SIDE = 640  # pixels of an embedded image
+
+
+def explanation_html(
+    examples: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    title: str = "Where the model looked",
+    before: str = "",
+    after: str = "",
+) -> str:
+    r"""
+    Makes one HTML page: point at a word, tap it or move to it by keyboard, and see what it looked at. Where the model
+    has layers and heads they can be chosen.
+
+    Args:
+        examples (`Mapping` or a sequence of them):
+            Each of one kind:
+
+            - a caption with maps: `image`, `words` and `attention` of shape `(words, height, width)`, as
+              `pipeline("image-to-text")` gives them with `return_attention=True`, or, with `head_attention`, by
+              `return_attention="heads"`. `seen` says which part of the image the maps cover, as [`seen_box`] gives
+              it; the whole by default.
+            - a text and regions: `image`, `words`, relative `boxes` and `attention` of shape `(words, boxes)`, as
+              [`regions_of_words`] and [`region_examples`] give them, `head_attention` and `right` among them.
+            - a sentence: `words` and `attention` of shape `(rows, words)`, as [`attention_of_sentences`] gives them.
+
+            Any may have a `name`, which is written above it.
+        title (`str`, *optional*):
+            Of the page.
+        before (`str`, *optional*), after (`str`, *optional*):
+            HTML to put above and below the examples, **as it is**: escape what is not yours.
+    """
+    examples = [examples] if isinstance(examples, Mapping) else list(examples)
+    data = json.dumps([_pack(example, index) for index, example in enumerate(examples)], separators=(",", ":"))
+    # Within a script element only these could end it, or be read as mark-up.
+    for character in "<>&\u2028\u2029":
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    template = Template(_TEMPLATE.read_text(encoding="utf-8"))
+    return template.substitute(title=html.escape(title), before=before, after=after, data=data)
+
+
+def save_html(
+    examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | os.PathLike, title: str | None = None
+) -> Path:
+    """Writes what [`explanation_html`] makes to a file, whole or not at all, and returns its path."""
+    path = Path(path)
+    text = explanation_html(examples) if title is None else explanation_html(examples, title)
+    write_whole(path, text)
+    return path
+
+
+def write_whole(path: str | os.PathLike, text: str) -> None:
+    """Writes a text file under a temporary name first, so that nothing half-written is left."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
+    words = [str(word) for word in example["words"]]
+    attention = np.asarray(example["attention"], dtype=np.float64)
+    packed: dict[str, Any] = {"words": words, "name": str(example.get("name", "")), "right": []}
+    if "image" not in example:
+        _check(attention, ("rows", len(words)), index)
+        views = np.concatenate([attention.mean(axis=0, keepdims=True), attention])
+        return packed | _quantize(views, len(words))
+    packed["image"] = _data_uri(example["image"])
+    if "boxes" in example:
+        _check(attention, (len(words), len(example["boxes"])), index)
+        packed["boxes"] = np.round(np.asarray(example["boxes"], dtype=np.float64), 4).tolist()
+        packed["right"] = [list(map(int, boxes)) for boxes in example.get("right", [])]
+    else:
+        _check(attention, (len(words), "height", "width"), index)
+        packed["grid"] = attention.shape[1:]
+        packed["seen"] = np.round(example.get("seen", (0.0, 0.0, 1.0, 1.0)), 4).tolist()
+    size = int(np.prod(attention.shape[1:]))
+    views = attention.reshape(1, len(words), size)
+    heads = example.get("head_attention")
+    # With one head of one layer there is nothing to choose.
+    if heads is not None and np.shape(heads)[0] * np.shape(heads)[1] > 1:
+        heads = np.asarray(heads, dtype=np.float64)
+        if heads.shape[2:] != attention.shape:
+            raise ValueError(
+                f"`head_attention` of example {index} must be of shape (layers, heads, *{attention.shape}), got "
+                f"{heads.shape}."
+            )
+        packed |= {"layers": heads.shape[0], "heads": heads.shape[1], "method": example.get("method", "mean of all")}
+        with_mean = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
+        views = np.concatenate([views, with_mean.reshape(-1, len(words), size)])
+    return packed | _quantize(views, size)
+
+
+def _quantize(views: np.ndarray, size: int) -> dict[str, Any]:
+    """A byte a weight, each vector scaled by its own peak: what is compared is places, not words."""
+    vectors = views.reshape(-1, size)
+    peaks = vectors.max(axis=1, initial=0.0)
+    scaled = np.rint(255 * np.clip(vectors, 0, None) / np.maximum(peaks, 1e-12)[:, None]).astype(np.uint8)
+    return {
+        "size": size,
+        "peaks": [float(f"{peak:.4g}") for peak in peaks],
+        "bytes": base64.b64encode(scaled.tobytes()).decode(),
+    }
+
+
+def _data_uri(image: Image.Image) -> str:
+    image = image.convert("RGB")
+    image.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    buffer = BytesIO()
+    # Small pictures are drawings more often than photos, and JPEG would blur their edges.
+    kind = "PNG" if max(image.size) <= 128 else "JPEG"
+    image.save(buffer, kind, **({} if kind == "PNG" else {"quality": 85}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _check(attention: np.ndarray, shape: tuple, index: int) -> None:
+    right = attention.ndim == len(shape) and all(
+        isinstance(side, str) or side == actual for side, actual in zip(shape, attention.shape, strict=True)
+    )
+    if not right or not np.isfinite(attention).all():
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(
+            f"`attention` of example {index} must be finite and of shape ({wanted}), got shape {attention.shape}."
+        )
