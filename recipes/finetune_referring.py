@@ -28,7 +28,6 @@ To go on from a model whose attention was supervised, or to train on RefCOCO, Re
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import set_seed
 
 from hf_vg import GroundedVisualBertForReferringExpression
 from hf_vg.data import ReferringCollator
@@ -38,18 +37,16 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    parse_arguments,
     referring_rows,
     region_images,
-    use_all_cores,
+    run_training,
+    start_recipe,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "referring_scenes.yaml"
-    args, training_args = parse_arguments((ReferringArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((ReferringArguments, VgTrainingArguments), default_config)
     say = PartialState().print
 
     say("\n[1/3] Reading images and expressions")
@@ -66,22 +63,28 @@ def main():
         f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(rows['train']):,} "
         "expressions"
     )
+    batch_size = training_args.per_device_eval_batch_size
+
+    def score(model, split: str = "validation") -> dict[str, float]:
+        chosen = resolve_expressions(model, rows[split], collators[split], batch_size)
+        return {"referring_accuracy": referring_accuracy(chosen, rows[split]["box"][:])}
+
     trainer = VgTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
         data_collator=collators["train"],
+        eval_data_collator=collators["validation"],
+        score=score,
         processing_class=processor,
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
     if not trainer.is_world_process_zero():
         return
 
     say(f"\n[3/3] Resolving {len(rows['test']):,} expressions in {len(images['test']):,} images")
-    batch_size = training_args.per_device_eval_batch_size
-    chosen = resolve_expressions(model, rows["test"], collators["test"], batch_size)
-    metrics = {"referring_accuracy": referring_accuracy(chosen, rows["test"]["box"][:])}
+    metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
     say(
         f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}. "

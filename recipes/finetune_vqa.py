@@ -28,7 +28,6 @@ To go on from a model whose attention was supervised, or to train on VQA v2:
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import set_seed
 
 from hf_vg import GroundedVisualBertForQuestionAnswering
 from hf_vg.data import QuestionCollator, answer_vocabulary
@@ -38,18 +37,16 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    parse_arguments,
     question_rows,
     region_images,
-    use_all_cores,
+    run_training,
+    start_recipe,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "vqa_scenes.yaml"
-    args, training_args = parse_arguments((QuestionArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((QuestionArguments, VgTrainingArguments), default_config)
     say = PartialState().print
 
     say("\n[1/3] Reading images and questions")
@@ -71,24 +68,31 @@ def main():
         f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(rows['train']):,} "
         f"questions, {len(answers):,} answers"
     )
+    batch_size = training_args.per_device_eval_batch_size
+
+    def score(model, split: str = "validation") -> dict[str, float]:
+        predicted = answer_questions(model, rows[split], collators[split], batch_size)
+        return {"vqa_accuracy": vqa_accuracy(predicted, rows[split]["answers"][:])}
+
     trainer = VgTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
         data_collator=collators["train"],
+        eval_data_collator=collators["validation"],
+        score=score,
         processing_class=processor,
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
     if not trainer.is_world_process_zero():
         return
 
     say(f"\n[3/3] Answering {len(rows['test']):,} questions about {len(images['test']):,} images")
-    batch_size = training_args.per_device_eval_batch_size
-    predicted = answer_questions(model, rows["test"], collators["test"], batch_size)
-    metrics = {"vqa_accuracy": vqa_accuracy(predicted, rows["test"]["answers"][:])}
+    metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
-    for row, answer in zip(rows["test"].select(range(min(5, len(predicted)))), predicted, strict=False):
+    shown = rows["test"].select(range(min(5, len(rows["test"]))))
+    for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")
     say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}. The checkpoint lies in {training_args.output_dir}.")
 

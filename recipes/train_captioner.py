@@ -34,7 +34,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from tqdm.auto import tqdm
-from transformers import pipeline, set_seed
+from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import CaptionCollator, caption_is_true, train_word_tokenizer
@@ -45,18 +45,17 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     build_captioner,
+    caption_scorer,
     captioner_rows,
     load_caption_data,
-    parse_arguments,
-    use_all_cores,
+    run_training,
+    start_recipe,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "show_attend_tell_scenes.yaml"
-    args, training_args = parse_arguments((CaptionerArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((CaptionerArguments, VgTrainingArguments), default_config)
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")
@@ -70,16 +69,17 @@ def main():
 
     say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
     by_length = training_args.max_length_difference is not None
+    validation = captioner_rows(args, data["validation"], model, processor)
     trainer = VgTrainer(
         model=model,
         args=training_args,
         train_dataset=captioner_rows(args, data["train"], model, processor, by_length),
-        eval_dataset=captioner_rows(args, data["validation"], model, processor),
+        eval_dataset=validation,
+        score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
         data_collator=CaptionCollator(processor, args.max_caption_words),
         processing_class=processor,
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
     if not trainer.is_world_process_zero():
         return
 

@@ -28,9 +28,9 @@ and `--model.use_attention false`, give the other systems of the paper):
 from pathlib import Path
 
 from accelerate import PartialState
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import set_seed
 
 from hf_vg.data import CaptionPairCollator, initialize_from_glove, train_word_tokenizer
 from hf_vg.evaluation import retrieval_metrics
@@ -43,17 +43,15 @@ from hf_vg.training import (
     build_grounded_encoder,
     grounded_encoder_rows,
     load_caption_data,
-    parse_arguments,
     retrieval_vectors,
-    use_all_cores,
+    run_training,
+    start_recipe,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "grounded_encoder_scenes.yaml"
-    args, training_args = parse_arguments((GroundedEncoderArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((GroundedEncoderArguments, VgTrainingArguments), default_config)
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")
@@ -70,17 +68,23 @@ def main():
 
     say(f"\n[2/4] Training {model.config.objective}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
     collator = CaptionPairCollator(processor)
+
+    def score(model, rows: Dataset) -> dict[str, float]:
+        batches = DataLoader(rows, batch_size=training_args.per_device_eval_batch_size, collate_fn=collator)
+        return retrieval_metrics(*retrieval_vectors(model, tqdm(batches, unit="batch", leave=False)))
+
+    validation = grounded_encoder_rows(args, data["validation"], model, processor, fixed=True)
     trainer = VgTrainer(
         model=model,
         args=training_args,
         train_dataset=grounded_encoder_rows(args, data["train"], model, processor),
-        eval_dataset=grounded_encoder_rows(args, data["validation"], model, processor, fixed=True),
+        eval_dataset=validation,
+        score=(lambda model: score(model, validation)) if model.predicts_image else None,
         data_collator=collator,
         processing_class=processor,
         callbacks=[] if args.max_grad_value is None else [ClipGradientValues(args.max_grad_value)],
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
     test_rows = grounded_encoder_rows(args, data["test"], model, processor, fixed=True)
     if not trainer.is_world_process_zero():
         return
@@ -88,8 +92,7 @@ def main():
     model.eval()
     if model.predicts_image:
         say(f"\n[3/4] Finding the images of {len(test_rows):,} test captions, one of each image")
-        batches = DataLoader(test_rows, batch_size=training_args.per_device_eval_batch_size, collate_fn=collator)
-        metrics = retrieval_metrics(*retrieval_vectors(model, tqdm(batches, unit="batch")))
+        metrics = score(model, test_rows)
         trainer.save_metrics("test", metrics)
         for direction, name in (("text_to_image", "image of a caption"), ("image_to_text", "caption of an image")):
             recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))

@@ -30,7 +30,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import AutoProcessor, set_seed
+from transformers import AutoProcessor
 
 from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
 from hf_vg.data import TaggedCaptionCollator, tag_captions, tag_inventory, tagged_rows
@@ -40,16 +40,14 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     load_caption_data,
-    parse_arguments,
-    use_all_cores,
+    run_training,
+    start_recipe,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "scnlm_scenes.yaml"
-    args, training_args = parse_arguments((ScnlmArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((ScnlmArguments, VgTrainingArguments), default_config)
     say = PartialState().print
     if not Path(args.space, "config.json").exists() and args.space == ScnlmArguments.space:
         raise SystemExit(f"error: there is no checkpoint in {args.space!r}: run recipes/train_vse.py first.")
@@ -80,7 +78,7 @@ def main():
         data_collator=TaggedCaptionCollator(),
         processing_class=processor,
     )
-    trainer.train()
+    run_training(trainer)
     if not trainer.is_world_process_zero():
         return
 

@@ -30,7 +30,6 @@ Entities with the VGP typology. A flag wins over the file:
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import set_seed
 
 from hf_vg import GroundedVisualBertForVGP
 from hf_vg.data import CaptionPairCollatorForVGP
@@ -42,18 +41,16 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_grounded_visual_bert,
     load_grounded_images,
-    parse_arguments,
     region_images,
-    use_all_cores,
+    run_training,
+    start_recipe,
     vgp_rows,
 )
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "vgp_rollout_scenes.yaml"
-    args, training_args = parse_arguments((VgpArguments, VgTrainingArguments), default_config)
-    set_seed(training_args.seed)
-    use_all_cores()
+    args, training_args = start_recipe((VgpArguments, VgTrainingArguments), default_config)
     say = PartialState().print
 
     say("\n[1/4] Reading images, and pairing their captions with each other and with those of images alike")
@@ -74,22 +71,25 @@ def main():
         f"\n[2/4] Training {type(model).__name__} with {supervision} supervision: {model.num_parameters():,} "
         f"parameters, {len(rows['train']):,} caption pairs"
     )
+    batch_size = training_args.per_device_eval_batch_size
     trainer = VgpTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
         data_collator=collators["train"],
+        eval_data_collator=collators["validation"],
+        score=lambda model: vgp_metrics(model, rows["validation"], collators["validation"], batch_size),
         processing_class=processor,
         pairs_together=args.pairs_together,
         distillation_weight=args.distillation_weight,
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
     if not trainer.is_world_process_zero():
         return
 
     say(f"\n[3/4] Scoring {len(rows['test']):,} caption pairs of {len(images['test']):,} images")
-    metrics = vgp_metrics(model, rows["test"], collators["test"], training_args.per_device_eval_batch_size)
+    metrics = vgp_metrics(model, rows["test"], collators["test"], batch_size)
     trainer.save_metrics("test", metrics)
     for name, meaning in (
         ("identification", "captions told to be of the image or not"),

@@ -27,7 +27,6 @@ On photos, with the features of a frozen network, which are computed once:
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import set_seed
 
 from hf_vg.data import PairCollator, train_word_tokenizer
 from hf_vg.training import (
@@ -36,8 +35,8 @@ from hf_vg.training import (
     VseArguments,
     build_vse,
     load_caption_data,
-    parse_arguments,
-    use_all_cores,
+    run_training,
+    start_recipe,
     vse_metrics,
     vse_rows,
 )
@@ -45,10 +44,8 @@ from hf_vg.training import (
 
 def main():
     default_config = Path(__file__).parent / "configs" / "vse_scenes.yaml"
-    args, training_args = parse_arguments((VseArguments, VgTrainingArguments), default_config)
+    args, training_args = start_recipe((VseArguments, VgTrainingArguments), default_config)
     training_args.label_names = ["image_ids"]
-    set_seed(training_args.seed)
-    use_all_cores()
     say = PartialState().print
 
     say(f"\n[1/3] Loading {args.dataset}")
@@ -70,8 +67,7 @@ def main():
         compute_metrics=vse_metrics,
         processing_class=processor,
     )
-    trainer.train()
-    trainer.save_model()
+    run_training(trainer)
 
     say(f"\n[3/3] Retrieval among the {len(data['test']):,} test images and their captions")
     rows = vse_rows(args, data["test"], model, processor, one_a_caption=True)

@@ -14,6 +14,7 @@
 """Pairs of captions of one image, to predict one from the other."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from .images import open_image
 class CaptionPairCollator:
     r"""
     Batches a caption, another caption of the same image and the image. Rows that hold all `captions` give two of them,
-    drawn at random and anew each time; see [`fixed_caption_pairs`] for rows that always give the same.
+    drawn by what else is in the batch; see [`fixed_caption_pairs`] for rows that always give the same.
 
     Args:
         processor ([`ProcessorMixin`]):
@@ -46,7 +47,8 @@ class CaptionPairCollator:
         Returns:
             `input_ids`, `attention_mask`, `labels`, `image_ids` and `pixel_values` or `image_features`, if any.
         """
-        pairs = [_pair(row) for row in rows]
+        generator = batch_generator(row["image_id"] for row in rows)
+        pairs = [_pair(row, generator) for row in rows]
         batch = self.processor(
             images=[open_image(row["image"]) for row in rows] if "image" in rows[0] else None,
             text=[caption for caption, _ in pairs],
@@ -74,11 +76,20 @@ def image_number(image_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def _pair(row: dict[str, Any]) -> tuple[str, str]:
+def batch_generator(contents: Iterable[Any]) -> torch.Generator:
+    """
+    What a collator draws with. Its numbers depend on what is in the batch and in which order, which is another in
+    every epoch, and on nothing else: neither a run that is resumed nor other workers change what is drawn.
+    """
+    text = "\0".join(str(content) for content in contents)
+    return torch.Generator().manual_seed(image_number(text))
+
+
+def _pair(row: dict[str, Any], generator: torch.Generator) -> tuple[str, str]:
     if "target_caption" in row:
         return row["caption"], row["target_caption"]
     captions = _check(row)
-    first, second = torch.randperm(len(captions))[:2].tolist()
+    first, second = torch.randperm(len(captions), generator=generator)[:2].tolist()
     return captions[first], captions[second]
 
 

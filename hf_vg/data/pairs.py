@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import ProcessorMixin
 
-from .caption_pairs import image_number
+from .caption_pairs import batch_generator, image_number
 from .images import open_image
 
 
@@ -30,8 +30,8 @@ class PairCollator:
         processor ([`ProcessorMixin`]):
             Makes `pixel_values` from images, and `input_ids` and `attention_mask` from captions.
         captions_per_image (`int`, *optional*, defaults to 1):
-            So many of an image's captions are drawn at random each time; fewer, for all images of a batch, where one
-            of them has fewer.
+            So many of an image's captions are drawn, by what else is in the batch; fewer, for all images of a batch,
+            where one of them has fewer.
     """
 
     def __init__(self, processor: ProcessorMixin, captions_per_image: int = 1):
@@ -49,10 +49,11 @@ class PairCollator:
             the order of the images, and `image_ids`, numbers that are equal for equal `image_id`s.
         """
         cached = "image_features" in rows[0]
+        generator = batch_generator(row["image_id"] for row in rows)
         count = min(self.captions_per_image, *(len(row["captions"]) for row in rows))
         batch = self.processor(
             images=None if cached else [open_image(row["image"]) for row in rows],
-            text=[caption for row in rows for caption in _draw(row["captions"], count)],
+            text=[caption for row in rows for caption in _draw(row["captions"], count, generator)],
             return_tensors="pt",
         )
         if cached:
@@ -61,5 +62,5 @@ class PairCollator:
         return dict(batch)
 
 
-def _draw(captions: list[str], count: int) -> list[str]:
-    return [captions[index] for index in torch.randperm(len(captions))[:count].tolist()]
+def _draw(captions: list[str], count: int, generator: torch.Generator) -> list[str]:
+    return [captions[index] for index in torch.randperm(len(captions), generator=generator)[:count].tolist()]

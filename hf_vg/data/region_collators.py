@@ -23,6 +23,7 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import ProcessorMixin
 
+from .caption_pairs import batch_generator
 from .images import open_image
 from .referring import box_iou
 from .vqa import answer_scores
@@ -141,10 +142,12 @@ class CaptionPairCollatorForVGP(RegionCollator):
         """BERT's: of the words that are chosen 80% become the mask, 10% a random word, and 10% stay."""
         tokenizer = self.processor.tokenizer
         special = torch.isin(input_ids, torch.tensor(tokenizer.all_special_ids))
-        chosen = (torch.rand(input_ids.shape) < MASKED_SHARE) & ~special
-        kind = torch.rand(input_ids.shape)
+        generator = batch_generator(input_ids.flatten().tolist())
+        chosen = (torch.rand(input_ids.shape, generator=generator) < MASKED_SHARE) & ~special
+        kind = torch.rand(input_ids.shape, generator=generator)
+        words = torch.randint(len(tokenizer), input_ids.shape, generator=generator)
         masked = input_ids.masked_fill(chosen & (kind < 0.8), tokenizer.mask_token_id)
-        masked = torch.where(chosen & (kind >= 0.9), torch.randint_like(input_ids, len(tokenizer)), masked)
+        masked = torch.where(chosen & (kind >= 0.9), words, masked)
         return masked, input_ids.masked_fill(~chosen, -100)
 
 

@@ -20,7 +20,8 @@ from .arguments import (
     parse_arguments,
 )
 from .callbacks import ClipGradientValues
-from .captioner import build_captioner, captioner_rows, load_caption_data
+from .captioner import build_captioner, caption_scorer, captioner_rows, load_caption_data
+from .checkpoints import is_complete, last_complete_checkpoint
 from .grounded_encoder import (
     GroundedEncoderArguments,
     build_grounded_encoder,
@@ -40,6 +41,7 @@ from .grounding import (
     region_images,
     vgp_rows,
 )
+from .recipes import run_training, start_recipe
 from .trainer import VgTrainer, use_all_cores
 from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, vse_metrics, vse_rows
 
@@ -64,8 +66,11 @@ __all__ = [
     "build_grounded_encoder",
     "build_grounded_visual_bert",
     "build_vse",
+    "caption_scorer",
     "captioner_rows",
     "grounded_encoder_rows",
+    "is_complete",
+    "last_complete_checkpoint",
     "load_caption_data",
     "load_grounded_images",
     "parse_arguments",
@@ -73,6 +78,8 @@ __all__ = [
     "referring_rows",
     "retrieval_vectors",
     "region_images",
+    "run_training",
+    "start_recipe",
     "use_all_cores",
     "vgp_rows",
     "vse_metrics",

@@ -14,13 +14,16 @@
 """Arguments of the recipes: a YAML file, and flags that win over it."""
 
 import difflib
+import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -77,6 +80,13 @@ class CaptionerArguments(CaptionDataArguments):
     )
     num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
+    num_scored_images: int = field(
+        default=500,
+        metadata={
+            "help": "Validation images that captions are written for in every evaluation, for `eval_bleu4`, "
+            "`eval_cider` and others; 0 for none."
+        },
+    )
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
 
 
@@ -110,6 +120,41 @@ class VgTrainingArguments(TrainingArguments):
         default=None,
         metadata={"help": "Learning rate of the image network, which `--model.freeze_backbone false` thaws."},
     )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop after so many evaluations in a row without a better `metric_for_best_model`. By default "
+            "training goes on to its end."
+        },
+    )
+    dry_run: bool = field(
+        default=False,
+        metadata={
+            "help": "Do everything once at a tiny size: data, a step, an evaluation, a save, final scores. Nothing is "
+            "written into `output_dir`."
+        },
+    )
+    restart: bool = field(
+        default=False,
+        metadata={"help": "Train from the beginning, and delete the checkpoints in `output_dir`."},
+    )
+    # A head that no loss reaches is an error to be seen, not one to be searched for in every step.
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Whether DistributedDataParallel looks for parameters without gradient."}
+    )
+    # What a recipe was called with, which is saved with every checkpoint. See `parse_arguments`.
+    recipe_settings: dict = field(default_factory=dict, init=False)
+
+    def __post_init__(self):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
+            # Else each process believes to be alone.
+            self.use_cpu, self.ddp_backend = True, self.ddp_backend or "gloo"
+        super().__post_init__()
+        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
+            raise ValueError(
+                "`early_stopping_patience` compares evaluations, and the best checkpoint is what is kept: set "
+                "`load_best_model_at_end: true` too, and `metric_for_best_model` if that is not the loss."
+            )
 
 
 def parse_arguments(
@@ -135,7 +180,7 @@ def parse_arguments(
     known, flags = config_parser.parse_known_args(sys.argv[1:] if args is None else args)
     values = read_config(known.config)
 
-    types_of = {f.name: f.type for cls in dataclass_types for f in fields(cls)}
+    types_of = {f.name: f.type for cls in dataclass_types for f in fields(cls) if f.init}
     parser = HfArgumentParser(dataclass_types, parents=[config_parser], allow_abbrev=False)
     for name in values:
         if name not in types_of:
@@ -163,7 +208,26 @@ def parse_arguments(
             parser.error(f"{flag} is given, {_suggest(name, types_of)}")
     if unknown:
         parser.error(f"{unknown[0]!r} belongs to no flag.")
-    return tuple(cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types)
+    instances = tuple(
+        cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
+    )
+    for instance in instances:
+        if isinstance(instance, VgTrainingArguments):
+            instance.recipe_settings = _settings(dataclass_types, namespace)
+    return instances
+
+
+def _settings(dataclass_types: Sequence[type], namespace: Namespace) -> dict[str, Any]:
+    """All values of a recipe's own arguments, and those of transformers' that are not its defaults."""
+    settings = {}
+    for cls in dataclass_types:
+        for argument in fields(cls):
+            if argument.init:
+                value = getattr(namespace, argument.name)
+                theirs = issubclass(cls, TrainingArguments) and argument.name != "seed"
+                if not (theirs and value == argument.default):
+                    settings[argument.name] = value.value if isinstance(value, Enum) else value
+    return settings
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

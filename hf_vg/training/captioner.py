@@ -13,8 +13,11 @@
 # limitations under the License.
 """Captioners, and the data they are trained on, made from a recipe's arguments."""
 
+from collections.abc import Callable
+
 import torch
 from datasets import Dataset, DatasetDict
+from tqdm.auto import trange
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -28,9 +31,11 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.captions import load_captions, one_caption_a_row
+from ..data.collators import CaptionCollator
 from ..data.features import extract_features, load_backbone, process_state
 from ..data.reports import Report
 from ..data.scenes import load_scenes
+from ..evaluation.captions import caption_metrics
 from .arguments import CaptionDataArguments, CaptionerArguments
 
 
@@ -96,6 +101,40 @@ def captioner_rows(
     if by_length:
         rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
     return rows if cache is None else cache.attach(rows)
+
+
+def caption_scorer(
+    args: CaptionerArguments, rows: Dataset, processor: ProcessorMixin, batch_size: int
+) -> Callable[[PreTrainedModel], dict[str, float]] | None:
+    r"""
+    What [`VgTrainer`] scores a captioner with while it is trained: captions of the first `args.num_scored_images`.
+
+    Args:
+        args ([`CaptionerArguments`]):
+            How many images, and how captions are decoded.
+        rows ([`~datasets.Dataset`]):
+            Of [`captioner_rows`], one an image.
+        processor ([`ProcessorMixin`]):
+            The captioner's.
+        batch_size (`int`):
+            Images that are captioned together.
+    """
+    rows = rows.select(range(min(args.num_scored_images, len(rows))))
+    if not len(rows):
+        return None
+    collator = CaptionCollator(processor)
+
+    def score(model: PreTrainedModel) -> dict[str, float]:
+        texts, references = [], []
+        for start in trange(0, len(rows), batch_size, desc="Captioning", unit="batch", leave=False):
+            batch = [rows[index] for index in range(start, min(start + batch_size, len(rows)))]
+            inputs = {name: tensor.to(model.device) for name, tensor in collator(batch).items() if name != "labels"}
+            sequences = model.generate(**inputs, num_beams=args.num_beams, do_sample=False)
+            texts += processor.batch_decode(sequences, skip_special_tokens=True)
+            references += [row["captions"] for row in batch]
+        return caption_metrics(texts, references)
+
+    return score
 
 
 def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedModel, ProcessorMixin]:

@@ -14,16 +14,22 @@
 """The Trainer of the recipes."""
 
 import os
+import sys
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers import Trainer
-from transformers.trainer_utils import seed_worker
+from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, seed_worker
 
 from ..data.samplers import LengthBatchSampler
 from .arguments import VgTrainingArguments
+from .checkpoints import delete_checkpoint, mark_complete, save_settings
 
 
 def use_all_cores():
@@ -39,12 +45,31 @@ def use_all_cores():
 class VgTrainer(Trainer):
     """
     A [`Trainer`] that logs the named parts of a loss (`loss_caption`, `loss_attention`, ...), and does what
-    [`VgTrainingArguments`] ask for: batches of one length or of near lengths, another learning rate for the backbone.
+    [`VgTrainingArguments`] ask for: batches of one length or of near lengths, another learning rate for the backbone,
+    early stopping. Its checkpoints hold the settings of the recipe, and are marked when they are complete.
+
+    Args:
+        score (`Callable`, *optional*):
+            Takes the model in evaluation mode and returns metrics, which every evaluation logs beside the loss and
+            which `metric_for_best_model` may name. One process calls it, and the others wait.
+        eval_data_collator (`Callable`, *optional*):
+            Makes the batches of evaluations, if that is not `data_collator`.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(
+        self,
+        *args,
+        score: Callable[[PreTrainedModel], dict[str, float]] | None = None,
+        eval_data_collator: Callable | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
+        self.score = score
+        self.eval_data_collator = eval_data_collator or self.data_collator
         self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
+        patience = getattr(self.args, "early_stopping_patience", None)
+        if patience is not None:
+            self.add_callback(EarlyStoppingCallback(patience))
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
@@ -114,6 +139,48 @@ class VgTrainer(Trainer):
             worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
         return self.accelerator.prepare(dataloader)
+
+    def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
+        data_collator, self.data_collator = self.data_collator, self.eval_data_collator
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator = data_collator
+
+    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs):
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if self.score is not None and metric_key_prefix == "eval":
+            with torch.no_grad():
+                scores = [self.score(self.model) if self.is_world_process_zero() else None]
+            broadcast_object_list(scores)  # all processes must agree on which checkpoint is the best
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in scores[0].items()})
+        return output
+
+    def _save(self, output_dir: str | None = None, state_dict=None):
+        output_dir = output_dir or self.args.output_dir
+        super()._save(output_dir, state_dict)
+        Path(output_dir, TRAINING_ARGS_NAME).unlink()  # a pickle; the settings below say the same
+        settings = getattr(self.args, "recipe_settings", None)
+        if settings:
+            save_settings(output_dir, settings, Path(sys.argv[0]).name, self.args.world_size)
+
+    def _save_checkpoint(self, model, trial):
+        args = self.args
+        run_dir = self._get_output_dir(trial)
+        checkpoint = Path(run_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if args.should_save and checkpoint.exists():
+            delete_checkpoint(checkpoint)  # what a killed run had written of it
+        self.accelerator.wait_for_everyone()
+        # Older checkpoints are deleted after this one is complete, so that there is one at any moment.
+        limit, args.save_total_limit = args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if args.should_save:
+            mark_complete(checkpoint)
+            rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _run_epoch(self, *args, **kwargs):
         # accelerate's `set_epoch` does not reach a sampler that is both sharded among processes and skips the batches

@@ -425,8 +425,9 @@ class TestCollators:
     def test_masked_words(self, setting):
         images, processor = setting
         rows = make_caption_pairs(images, {}, np.array([[1], [0], [3], [2]]))
-        torch.manual_seed(0)
-        batch = CaptionPairCollatorForVGP(processor, images, mask_words=True)(list(rows))
+        collator = CaptionPairCollatorForVGP(processor, images, mask_words=True)
+        batch = collator(list(rows))
+        assert torch.equal(collator(list(rows))["masked_input_ids"], batch["masked_input_ids"])
         chosen = batch["masked_labels"] != -100
         assert torch.equal(batch["masked_labels"][chosen], batch["input_ids"][chosen])
         assert torch.equal(batch["masked_input_ids"][~chosen], batch["input_ids"][~chosen])

@@ -142,7 +142,8 @@ class TestPairCollator:
     def test_draws_captions_of_each_image(self, tokenizer):
         processor, rows = self.processor(tokenizer), self.rows()
         collator, seen = PairCollator(processor, captions_per_image=2), set()
-        for _ in range(30):
+        for number in range(30):
+            rows[0]["image_id"] = f"{number}.jpg"  # what is drawn depends on what is in the batch
             batch = collator(rows)
             assert batch["pixel_values"].shape == (2, 3, 8, 8)
             texts = processor.batch_decode(batch["input_ids"], skip_special_tokens=True)
