@@ -59,7 +59,7 @@ def _register_models():
     from transformers.models.auto import modeling_auto
 
     from .hub.remote_code import publish_with_code
-    from .models.grounded_visual_bert import modeling_grounded_visual_bert as grounded_visual_bert
+    from .models import grounded_visual_bert
     from .models.self_attn_grounded_encoder import modeling_self_attn_grounded_encoder as self_attn_grounded_encoder
     from .models.show_attend_tell import modeling_show_attend_tell as show_attend_tell
     from .models.spatial_transformer import modeling_spatial_transformer as spatial_transformer

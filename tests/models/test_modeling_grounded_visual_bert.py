@@ -50,11 +50,10 @@ from hf_vg.models.grounded_visual_bert import (
 from hf_vg.models.grounded_visual_bert.functional_grounded_visual_bert import (
     attention_loss,
     attention_rollout,
-    geometry_embedding,
     means_over_ranks,
-    roi_align,
 )
 from hf_vg.models.grounded_visual_bert.processing_grounded_visual_bert import parse_entities
+from hf_vg.models.grounded_visual_bert.regions_grounded_visual_bert import geometry_embedding, roi_align
 from hf_vg.models.vgg import VggConfig
 from tests.common import ROOT, ModelTesterMixin, random_images, run_without_hf_vg
 
@@ -743,7 +742,7 @@ for supervision in ("none", "indirect", "direct", "rollout"):
     if rank == 0:
         torch.save({"loss": total / world, **{n: p.grad for n, p in model.named_parameters()}},
                    f"{sys.argv[1]}/{world}_{supervision}.pt")
-print("world size", world)
+print(f"world size {world}")  # in one piece, as both ranks write to one pipe
 dist.destroy_process_group()
 """
 

@@ -21,6 +21,7 @@ from transformers.utils.import_utils import define_import_structure
 if TYPE_CHECKING:
     from .configuration_grounded_visual_bert import *
     from .modeling_grounded_visual_bert import *
+    from .modeling_grounded_visual_bert_tasks import *
     from .processing_grounded_visual_bert import *
 else:
     sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__), module_spec=__spec__)

@@ -11,61 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What GroundedVisualBert computes without weights: regions, rollout, and losses of attention."""
+"""What GroundedVisualBert computes without weights: rollout, losses of attention, and what they need."""
 
 import torch
 from torch import nn
 
 
 EPSILON = 1e-6  # of the attention losses, as in the authors' code
-
-
-def roi_align(
-    feature_map: torch.Tensor, boxes: torch.Tensor, output_size: int = 1, sampling_ratio: int = 2
-) -> torch.Tensor:
-    r"""
-    RoI align as torchvision's with `aligned=True`, in plain torch. Bilinear sampling is linear in the map and apart in
-    its two dimensions, so that all boxes of an image are one matrix product.
-
-    Args:
-        feature_map (`torch.Tensor` of shape `(batch, channels, height, width)`):
-            The map to pool from.
-        boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):
-            Left, top, right and bottom, in cells of the map.
-        output_size (`int`, *optional*, defaults to 1):
-            Bins a side.
-        sampling_ratio (`int`, *optional*, defaults to 2):
-            Points a side of a bin.
-
-    Returns:
-        `torch.Tensor` of shape `(batch, boxes, channels, output_size, output_size)`.
-    """
-
-    def weights(start: torch.Tensor, end: torch.Tensor, cells: int) -> torch.Tensor:
-        """The share of every cell in every bin, of shape `(batch, boxes, output_size, cells)`."""
-        points = output_size * sampling_ratio
-        steps = (torch.arange(points, device=boxes.device) + 0.5) / points
-        position = (start.unsqueeze(-1) + (end - start).unsqueeze(-1) * steps - 0.5).unsqueeze(-1)
-        inside = (position >= -1) & (position <= cells)
-        distance = position.clamp(0, cells - 1) - torch.arange(cells, device=boxes.device)
-        share = (1 - distance.abs()).clamp(min=0) * inside
-        return share.unflatten(-2, (output_size, sampling_ratio)).mean(dim=-2)
-
-    left, top, right, bottom = boxes.float().unbind(-1)
-    rows = weights(top, bottom, feature_map.shape[2])
-    columns = weights(left, right, feature_map.shape[3])
-    shares = torch.einsum("brph,brqw->brpqhw", rows, columns).flatten(4).flatten(1, 3)  # (B, R * P * P, H * W)
-    pooled = shares.to(feature_map.dtype) @ feature_map.flatten(2).transpose(1, 2)
-    return pooled.unflatten(1, (-1, output_size, output_size)).permute(0, 1, 4, 2, 3)
-
-
-def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
-    """Sinusoids of the centre, width and height of relative boxes, of shape `(batch, boxes, 8 * frequencies)`."""
-    left, top, right, bottom = boxes.float().unbind(-1)
-    position = 100 * torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], dim=-1)
-    periods = 1000 ** (torch.arange(frequencies, device=boxes.device) / frequencies)
-    angles = position.unsqueeze(-1) / periods
-    return torch.stack([angles.sin(), angles.cos()], dim=-2).flatten(-3)
 
 
 def attention_rollout(
@@ -178,9 +130,7 @@ __all__ = [
     "align_words",
     "attention_loss",
     "attention_rollout",
-    "geometry_embedding",
     "means_over_ranks",
     "pool_spans",
     "repeat_images",
-    "roi_align",
 ]

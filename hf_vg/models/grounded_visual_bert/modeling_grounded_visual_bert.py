@@ -14,38 +14,22 @@
 """PyTorch GroundedVisualBert model: VisualBERT that sees regions of an image, and is taught where to look."""
 
 import os
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.backbone_utils import load_backbone
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_outputs import BaseModelOutputWithPooling, ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from ..vgg.modeling_vgg import VggBackbone
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
-from .functional_grounded_visual_bert import (
-    align_words,
-    attention_loss,
-    attention_rollout,
-    geometry_embedding,
-    means_over_ranks,
-    pool_spans,
-    repeat_images,
-    roi_align,
-)
-
-
-NUM_IDENTIFICATION_LABELS = 3  # both captions are of the image, the first only, the second only
-NUM_PARAPHRASE_LABELS = 5  # alternation, forward and reverse entailment, equivalence, independence
+from .functional_grounded_visual_bert import repeat_images
+from .regions_grounded_visual_bert import GroundedVisualBertRegionEncoder
 
 
 def eager_attention_forward(
@@ -69,58 +53,6 @@ def eager_attention_forward(
     context = torch.matmul(nn.functional.dropout(weights, p=dropout, training=module.training), value)
     # The weights before dropout: what is looked at, supervised or drawn sums to one.
     return context.transpose(1, 2).contiguous(), weights
-
-
-class GroundedVisualBertRegionEncoder(nn.Module):
-    """What is in each box of an image, and where the box is."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.config = config
-        if config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone.channels[-1] != config.region_feature_size:
-            raise ValueError(
-                f"`region_feature_size` is {config.region_feature_size}, but the backbone's last feature map has "
-                f"{self.backbone.channels[-1]} channels. Set `region_feature_size={self.backbone.channels[-1]}`."
-            )
-        if config.freeze_backbone:
-            self.backbone.requires_grad_(False)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.projection = nn.Linear(
-            config.region_feature_size + 8 * config.geometry_frequencies, config.visual_embedding_dim
-        )
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.config.freeze_backbone:
-            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
-            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
-            self.backbone.eval().requires_grad_(False)
-        return self
-
-    def feature_map(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """The backbone's last map, `(batch, height, width, region_feature_size)`."""
-        # Convolutions are faster on channels-last images, and their map is then of this shape without a copy.
-        pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-            return self.backbone(pixel_values).feature_maps[-1].permute(0, 2, 3, 1)
-
-    def forward(
-        self, image_features: torch.Tensor, boxes: torch.Tensor, pixel_mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        height, width = image_features.shape[1:3]
-        cells = boxes.float() * torch.tensor([width, height, width, height], device=boxes.device)
-        if pixel_mask is not None:
-            # Boxes are relative to the image, which fills only a part of the tensor where it was padded.
-            rows, columns = pixel_mask.amax(dim=2).float().mean(dim=1), pixel_mask.amax(dim=1).float().mean(dim=1)
-            cells = cells * torch.stack([columns, rows, columns, rows], dim=-1).unsqueeze(1)
-        image_features = image_features.to(self.projection.weight.dtype).permute(0, 3, 1, 2)
-        regions = roi_align(image_features, cells, sampling_ratio=self.config.region_samples)[..., 0, 0]
-        geometry = geometry_embedding(boxes, self.config.geometry_frequencies).to(regions.dtype)
-        return torch.relu(self.projection(self.dropout(torch.cat([regions, geometry], dim=-1))))
 
 
 class GroundedVisualBertEmbeddings(nn.Module):
@@ -285,30 +217,6 @@ class GroundedVisualBertPooler(nn.Module):
         return torch.tanh(self.dense(hidden_states[:, 0]))
 
 
-class GroundedVisualBertTransform(nn.Module):
-    """What masked words, and answers, are read from."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.activation(self.dense(hidden_states)))
-
-
-class GroundedVisualBertLMHead(nn.Module):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.transform = GroundedVisualBertTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, under BERT's name
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.transform(hidden_states))
-
-
 class GroundedVisualBertPreTrainedModel(PreTrainedModel):
     config: GroundedVisualBertConfig
     base_model_prefix = "visual_bert"
@@ -318,12 +226,6 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
     _no_split_modules = ["GroundedVisualBertLayer"]
     _supports_sdpa = True
-
-    @torch.no_grad()
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, GroundedVisualBertLMHead):
-            init.zeros_(module.bias)
 
     @classmethod
     def from_text_pretrained(
@@ -371,55 +273,6 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
         if backbone is not None:
             base.region_encoder.backbone.load_state_dict(backbone.state_dict())
         return model.eval()
-
-
-@dataclass
-class GroundedVisualBertForVGPOutput(ModelOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The sum of the parts below, masked language modelling by its weight.
-    loss_identification (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of which captions are of the image.
-    loss_paraphrase (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of a phrase pair's type, averaged over the pairs of the batch.
-    loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The loss of `attention_supervision`, from words to boxes and from boxes to words.
-    loss_masked_lm (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of masked words.
-    logits (`torch.FloatTensor` of shape `(batch, 3)`):
-        Scores of: both captions are of the image, the first only, the second only.
-    paraphrase_logits (`torch.FloatTensor` of shape `(batch, pairs, 5)`, *optional*):
-        Scores of the types of phrase pairs, zeros for pairs that are padding.
-    grounding_logits (`torch.FloatTensor` of shape `(batch, phrases, boxes)`, *optional*):
-        Scores of phrases and boxes under `"indirect"` supervision, zeros for phrases that are padding.
-    """
-
-    loss: torch.FloatTensor | None = None
-    loss_identification: torch.FloatTensor | None = None
-    loss_paraphrase: torch.FloatTensor | None = None
-    loss_attention: torch.FloatTensor | None = None
-    loss_masked_lm: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    paraphrase_logits: torch.FloatTensor | None = None
-    grounding_logits: torch.FloatTensor | None = None
-    last_hidden_state: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
-
-
-@dataclass
-class GroundedVisualBertHeadOutput(ModelOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Binary cross entropy: summed over answers, or averaged over regions.
-    logits (`torch.FloatTensor`):
-        Of answers, `(batch, num_labels)`; or of regions, `(batch, boxes)`, lowest at padding.
-    """
-
-    loss: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
 class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
@@ -570,315 +423,4 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
-class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
-    """
-    Learns from pairs of captions which of them are of an image and how their phrases relate, while its attention is
-    supervised by the boxes of the phrases.
-    """
-
-    _tied_weights_keys = {
-        "cls.predictions.decoder.weight": "visual_bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__(config)
-        self.visual_bert = GroundedVisualBertModel(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.identification = nn.Linear(config.hidden_size, NUM_IDENTIFICATION_LABELS)
-        self.paraphrase = nn.Linear(4 * config.hidden_size, NUM_PARAPHRASE_LABELS)
-        indirect = config.attention_supervision == "indirect"
-        self.grounding = nn.Linear(2 * config.hidden_size, 1) if indirect else None
-        # Where VisualBERT's pretraining checkpoints have it.
-        self.cls = nn.ModuleDict()
-        if config.masked_lm_weight:
-            self.cls["predictions"] = GroundedVisualBertLMHead(config)
-        else:
-            self._tied_weights_keys = None
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        return self.cls["predictions"].decoder if "predictions" in self.cls else None
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
-        visual_attention_mask: torch.Tensor | None = None,
-        phrase_spans: torch.LongTensor | None = None,
-        phrase_boxes: torch.Tensor | None = None,
-        pair_spans: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        pair_labels: torch.LongTensor | None = None,
-        masked_input_ids: torch.LongTensor | None = None,
-        masked_labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> GroundedVisualBertForVGPOutput:
-        r"""
-        phrase_spans (`torch.LongTensor` of shape `(batch, phrases, 2)`, *optional*):
-            First token, and first token after, of each phrase that names something in the image. Padded with zeros.
-        phrase_boxes (`torch.Tensor` of shape `(batch, phrases, boxes)`, *optional*):
-            1 where a box shows what a phrase names. An entity may have several boxes.
-        pair_spans (`torch.LongTensor` of shape `(batch, pairs, 2, 2)`, *optional*):
-            The spans of the two phrases of each pair. Padded with zeros.
-        labels (`torch.LongTensor` of shape `(batch,)`, *optional*):
-            0 where both captions are of the image, 1 where the first is, 2 where the second is.
-        pair_labels (`torch.LongTensor` of shape `(batch, pairs)`, *optional*):
-            Alternation, forward entailment, reverse entailment, equivalence or independence; -100 for padding.
-        masked_input_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
-            `input_ids` with some words masked, for masked language modelling.
-        masked_labels (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
-            The words that were masked, and -100 elsewhere.
-        """
-        has_targets = labels is not None and phrase_spans is not None
-        supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
-        asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
-        visual_embeds = self.visual_bert.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
-        image = {"visual_embeds": visual_embeds, "visual_attention_mask": visual_attention_mask}
-        text = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        outputs = self.visual_bert(
-            input_ids, **text, **image, output_attentions=supervised or asked_for_attentions, **kwargs
-        )
-        hidden_states = outputs.last_hidden_state
-        words, regions = hidden_states.split([input_ids.shape[1], hidden_states.shape[1] - input_ids.shape[1]], dim=1)
-
-        logits = self.identification(self.dropout(outputs.pooler_output))
-        paraphrase_logits = grounding_logits = None
-        if pair_spans is not None:
-            paraphrase_logits = self.classify_pairs(words, pair_spans)
-        if self.grounding is not None and phrase_spans is not None:
-            grounding_logits = self.classify_phrases(words, regions, phrase_spans)
-
-        sums, counts = {}, {}
-        if labels is not None:
-            sums["identification"] = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
-            counts["identification"] = labels.new_tensor(labels.shape[0])
-        if pair_labels is not None and paraphrase_logits is not None:
-            sums["paraphrase"] = nn.functional.cross_entropy(
-                paraphrase_logits.flatten(0, 1).float(), pair_labels.flatten(), ignore_index=-100, reduction="sum"
-            )
-            counts["paraphrase"] = (pair_labels != -100).sum()
-        if masked_input_ids is not None:
-            if "predictions" not in self.cls:
-                raise ValueError("`masked_input_ids` need a model with `masked_lm_weight` above 0, got 0.")
-            masked = self.visual_bert(masked_input_ids, **text, **image).last_hidden_state[:, : input_ids.shape[1]]
-            is_masked = masked_labels != -100
-            scores = self.cls["predictions"](masked[is_masked])
-            sums["masked_lm"] = nn.functional.cross_entropy(scores.float(), masked_labels[is_masked], reduction="sum")
-            counts["masked_lm"] = is_masked.sum()
-        if has_targets:
-            if visual_attention_mask is None:
-                visual_attention_mask = torch.ones(regions.shape[:2], dtype=torch.long, device=regions.device)
-            visual_attention_mask = repeat_images(visual_attention_mask, len(input_ids))
-            if attention_mask is None:
-                attention_mask = torch.ones_like(input_ids)
-            if grounding_logits is not None:
-                # The whole image, box 0, shows everything: it says nothing about where a phrase is.
-                is_pair = (phrase_boxes.amax(dim=2, keepdim=True) > 0) & (visual_attention_mask > 0).unsqueeze(1)
-                is_pair = is_pair & (torch.arange(is_pair.shape[2], device=is_pair.device) > 0)
-                sums["phrase_box"] = nn.functional.binary_cross_entropy_with_logits(
-                    grounding_logits[is_pair].float(), phrase_boxes[is_pair].float(), reduction="sum"
-                )
-                counts["phrase_box"] = is_pair.sum()
-            elif supervised:
-                alignment = align_words(phrase_spans, phrase_boxes, input_ids.shape[1])  # (B, T, R)
-                for name, (summed, count) in self.supervise_attention(
-                    outputs.attentions, alignment, attention_mask, visual_attention_mask
-                ).items():
-                    sums[name], counts[name] = summed, count
-
-        parts, loss = {}, None
-        if sums:
-            means = means_over_ranks(sums, counts, self.training)
-            attention_parts = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
-            if attention_parts:
-                means["attention"] = sum(attention_parts)
-            loss = sum(
-                part * (self.config.masked_lm_weight if name == "masked_lm" else 1) for name, part in means.items()
-            )
-            parts = {f"loss_{name}": part for name, part in means.items()}
-        return GroundedVisualBertForVGPOutput(
-            loss=loss,
-            **parts,
-            logits=logits,
-            paraphrase_logits=paraphrase_logits,
-            grounding_logits=grounding_logits,
-            last_hidden_state=hidden_states,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions if asked_for_attentions else None,
-        )
-
-    def classify_pairs(self, words: torch.Tensor, pair_spans: torch.LongTensor) -> torch.Tensor:
-        first, is_pair = pool_spans(words, pair_spans[:, :, 0])
-        second, _ = pool_spans(words, pair_spans[:, :, 1])
-        both = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
-        scores = self.paraphrase(self.dropout(both))
-        return scores.new_zeros(*is_pair.shape, scores.shape[-1]).masked_scatter(is_pair.unsqueeze(-1), scores)
-
-    def classify_phrases(
-        self, words: torch.Tensor, regions: torch.Tensor, phrase_spans: torch.LongTensor
-    ) -> torch.Tensor:
-        phrases, is_phrase = pool_spans(words, phrase_spans)
-        boxes = regions[is_phrase.nonzero()[:, 0]]  # (N, R, D)
-        both = torch.cat([phrases.unsqueeze(1).expand_as(boxes), boxes], dim=-1)
-        scores = self.grounding(self.dropout(both)).squeeze(-1)
-        return scores.new_zeros(*is_phrase.shape, scores.shape[-1]).masked_scatter(is_phrase.unsqueeze(-1), scores)
-
-    def supervise_attention(
-        self,
-        attentions: tuple[torch.Tensor, ...],
-        alignment: torch.Tensor,
-        attention_mask: torch.Tensor,
-        visual_attention_mask: torch.Tensor,
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """The sums of both directions' losses, and the numbers of words and boxes that they are sums over."""
-        layers, heads = self.config.supervised_layers, self.config.supervised_heads
-        if self.config.attention_supervision == "rollout":
-            maps = [rollout.unsqueeze(1) for rollout in attention_rollout(attentions, layers, heads)]
-        else:
-            maps = attentions if layers is None else [attentions[layer] for layer in layers]
-            maps = maps if heads is None else [attention[:, heads] for attention in maps]
-        tokens = alignment.shape[1]
-        to_image = torch.stack([attention[:, :, :tokens, tokens:] for attention in maps])  # (L, B, H, T, R)
-        to_text = torch.stack([attention[:, :, tokens:, :tokens] for attention in maps])  # (L, B, H, R, T)
-        kind = self.config.image_to_text_loss
-        return {
-            "to_image": (
-                attention_loss(to_image, alignment, visual_attention_mask),
-                alignment.amax(dim=2).sum(),
-            ),
-            "to_text": (
-                attention_loss(to_text, alignment.transpose(1, 2), attention_mask, kind),
-                alignment.amax(dim=1).sum(),
-            ),
-        }
-
-
-class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
-    """Answers a question at its mask token: `[CLS] question [SEP] [MASK] [SEP]` and regions."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__(config)
-        self.visual_bert = GroundedVisualBertModel(config, add_pooling_layer=False)
-        self.transform = GroundedVisualBertTransform(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
-        visual_attention_mask: torch.Tensor | None = None,
-        labels: torch.FloatTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> GroundedVisualBertHeadOutput:
-        r"""
-        labels (`torch.FloatTensor` of shape `(batch, num_labels)`, *optional*):
-            Score of each answer, from 0 to 1.
-        """
-        outputs = self.visual_bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-            pixel_mask=pixel_mask,
-            boxes=boxes,
-            image_features=image_features,
-            visual_embeds=visual_embeds,
-            visual_attention_mask=visual_attention_mask,
-            **kwargs,
-        )
-        # The position of the first mask token, or of [CLS] where there is none.
-        position = (input_ids == self.config.mask_token_id).int().argmax(dim=1)
-        answer = outputs.last_hidden_state[torch.arange(len(position), device=position.device), position]  # (B, D)
-        logits = self.classifier(self.dropout(self.transform(answer)))
-        loss = None
-        if labels is not None:
-            # Summed over answers: their mean would make the gradient of a question some 3,000 times smaller.
-            loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float()) * logits.shape[1]
-        return GroundedVisualBertHeadOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel):
-    """Finds the region that an expression refers to: `[CLS] expression [SEP]` and regions."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__(config)
-        self.visual_bert = GroundedVisualBertModel(config, add_pooling_layer=False)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
-        visual_attention_mask: torch.Tensor | None = None,
-        labels: torch.FloatTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> GroundedVisualBertHeadOutput:
-        r"""
-        labels (`torch.FloatTensor` of shape `(batch, boxes)`, *optional*):
-            1 for regions that overlap what is referred to by an IoU above 0.5.
-        """
-        outputs = self.visual_bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-            pixel_mask=pixel_mask,
-            boxes=boxes,
-            image_features=image_features,
-            visual_embeds=visual_embeds,
-            visual_attention_mask=visual_attention_mask,
-            **kwargs,
-        )
-        regions = outputs.last_hidden_state[:, input_ids.shape[1] :]  # (B, R, D)
-        logits = self.classifier(self.dropout(nn.functional.gelu(self.dense(regions)))).squeeze(-1)
-        if visual_attention_mask is None:
-            visual_attention_mask = torch.ones_like(logits)
-        is_region = repeat_images(visual_attention_mask, len(input_ids)) > 0
-        loss = None
-        if labels is not None:
-            summed = nn.functional.binary_cross_entropy_with_logits(
-                logits[is_region].float(), labels[is_region].float(), reduction="sum"
-            )
-            loss = means_over_ranks({"referring": summed}, {"referring": is_region.sum()}, self.training)["referring"]
-        logits = logits.masked_fill(~is_region, torch.finfo(logits.dtype).min)
-        return GroundedVisualBertHeadOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-__all__ = [
-    "GroundedVisualBertForQuestionAnswering",
-    "GroundedVisualBertForReferringExpression",
-    "GroundedVisualBertForVGP",
-    "GroundedVisualBertModel",
-    "GroundedVisualBertPreTrainedModel",
-]
+__all__ = ["GroundedVisualBertModel", "GroundedVisualBertPreTrainedModel"]
