@@ -58,7 +58,8 @@ def _register_models():
     )
     from transformers.models.auto import modeling_auto
 
-    from .hub.remote_code import publish_with_code
+    from .hub.publishing import publish_model
+    from .hub.remote_code import register_code
     from .models import grounded_visual_bert
     from .models.self_attn_grounded_encoder import modeling_self_attn_grounded_encoder as self_attn_grounded_encoder
     from .models.show_attend_tell import modeling_show_attend_tell as show_attend_tell
@@ -69,6 +70,7 @@ def _register_models():
 
     for auto_class, model_class in (
         (AutoBackbone, vgg.VggBackbone),
+        (AutoModel, vgg.VggBackbone),  # as AutoBackbone asks the Hub, even for a folder
         (AutoModel, grounded_visual_bert.GroundedVisualBertModel),
         (AutoModelForPreTraining, grounded_visual_bert.GroundedVisualBertForVGP),
         (AutoModelForVisualQuestionAnswering, grounded_visual_bert.GroundedVisualBertForQuestionAnswering),
@@ -85,7 +87,8 @@ def _register_models():
         (AutoModelForImageTextToText, scnlm.VseScnlmForConditionalGeneration),
     ):
         auto_class.register(model_class.config_class, model_class)
-        publish_with_code(model_class, auto_class.__name__)
+        register_code(model_class, auto_class.__name__)
+        publish_model(model_class)
     # The zero-shot pipeline looks here for the models it supports, and logs an error about any other.
     modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES["vse_scnlm"] = "VseScnlmModel"
 
@@ -93,6 +96,7 @@ def _register_models():
 def _register_processors():
     from transformers import AutoProcessor
 
+    from .hub.publishing import publish_processor
     from .models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
     from .models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
     from .models.self_attn_grounded_encoder.configuration_self_attn_grounded_encoder import (
@@ -117,6 +121,7 @@ def _register_processors():
     ):
         AutoProcessor.register(config_class, processor_class)
         processor_class.register_for_auto_class("AutoProcessor")
+        publish_processor(processor_class)
 
 
 def _register_pipelines():

@@ -13,69 +13,109 @@
 # limitations under the License.
 """A model's own code beside its weights, so that a checkpoint also loads where this package is not installed."""
 
-import functools
-import importlib
-import importlib.util
 import os
 import re
+from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any
 
 
-# What `trust_remote_code=True` may load from a checkpoint, by config class: `{"AutoModel": "file.Class", ...}`.
-_AUTO_MAPS: dict[type, dict[str, str]] = {}
+PACKAGE = __name__.partition(".")[0]
+ROOT = Path(__file__).resolve().parents[1]
+# What `trust_remote_code=True` may load from a checkpoint, by config class: `{"AutoModel": class, ...}`.
+_AUTO_CLASSES: dict[type, dict[str, type]] = {}
+_PIPELINES = {
+    "image-to-text": {
+        "impl": "image_to_text.ImageToTextPipeline",
+        "pt": ["AutoModelForImageTextToText"],
+        "type": "multimodal",
+    }
+}
+_PIPELINE_MODULE = f"{PACKAGE}.pipelines.image_to_text"
 _RELATIVE_IMPORT = re.compile(r"^from (\.+[\w.]+) import ", flags=re.MULTILINE)
 
 
-def publish_with_code(model_class: type, auto_class: str):
+def register_code(model_class: type, auto_class: str):
+    """Notes that `auto_class` loads `model_class`, so that checkpoints of its family say so and bring its code."""
+    config_class = model_class.config_class
+    _AUTO_CLASSES.setdefault(config_class, {"AutoConfig": config_class})[auto_class] = model_class
+    config_class.custom_pipelines = _OnlyWithoutThisPackage()
+
+
+def write_code(model: Any, folder: str | os.PathLike):
     r"""
-    Makes `model_class.save_pretrained` write the model's code too, and an `auto_map` that points to it.
+    Writes the code of a model's family into a folder, and into the model's config where transformers finds it:
+    `auto_map` for the Auto classes, `custom_pipelines` for `pipeline`.
 
     `register_for_auto_class`, which does this in transformers, copies files of one folder only. Here a model may
     import from another model's folder (a backbone), and the copies are rewritten to lie side by side.
 
     Args:
-        model_class (`type`):
-            A [`PreTrainedModel`] of this package.
-        auto_class (`str`):
-            The Auto class that is to load it.
+        model ([`PreTrainedModel`]):
+            A model whose class was given to [`register_code`].
+        folder (`str` or `os.PathLike`):
+            Where to write.
     """
-    config_class = model_class.config_class
-    auto_map = _AUTO_MAPS.setdefault(config_class, {"AutoConfig": _reference(config_class)})
-    auto_map[auto_class] = _reference(model_class)
-    save_pretrained = model_class.save_pretrained
+    auto_classes, config = _AUTO_CLASSES[type(model.config)], model.config
+    config.auto_map = {name: _reference(cls) for name, cls in auto_classes.items()}
+    modules = {cls.__module__ for cls in auto_classes.values()}
+    vars(config).pop("custom_pipelines", None)
+    if auto_classes.get("AutoModelForImageTextToText") is type(model):
+        config.custom_pipelines = {task: dict(info) for task, info in _PIPELINES.items()}
+        modules.add(_PIPELINE_MODULE)
 
-    @functools.wraps(save_pretrained)
-    def save_pretrained_with_code(self, save_directory, *args, **kwargs):
-        # A subclass lives in a file of its user's, about which nothing is known here.
-        if type(self) is model_class and not os.path.isfile(save_directory):
-            self.config.auto_map = dict(auto_map)
-            if kwargs.get("is_main_process", True):
-                write_code(model_class.__module__, save_directory)
-        return save_pretrained(self, save_directory, *args, **kwargs)
-
-    model_class.save_pretrained = save_pretrained_with_code
-
-
-def write_code(module_name: str, folder: str | os.PathLike):
-    """Copies a module, and the modules it imports from this package, into one flat folder."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    pending, done = [module_name], set()
+    for name, code in _flat_code(modules).items():
+        _replace(Path(folder, name), code)
+
+
+def _flat_code(modules: set[str]) -> dict[str, str]:
+    """The modules, and what they import from this package, as files of one folder."""
+    files, pending, done = {}, sorted(modules), set()
     while pending:
         name = pending.pop()
         if name in done:
             continue
         done.add(name)
-        package = name.rpartition(".")[0]
-        source = Path(importlib.import_module(name).__file__)
+        package, _, stem = name.rpartition(".")
 
         def flatten(match: re.Match, package: str = package) -> str:
-            imported = importlib.util.resolve_name(match[1], package)
+            imported = resolve_name(match[1], package)
             pending.append(imported)
             return f"from .{imported.rpartition('.')[2]} import "
 
-        code = _RELATIVE_IMPORT.sub(flatten, source.read_text(encoding="utf-8"))
-        (Path(folder) / source.name).write_text(code, encoding="utf-8")
+        source = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py")
+        files[f"{stem}.py"] = _RELATIVE_IMPORT.sub(flatten, source.read_text(encoding="utf-8"))
+    # When a copy saves itself, transformers copies the files that it names. A model names the rest of its family.
+    stems = sorted(name.rpartition(".")[2] for name in modules)
+    for stem in stems:
+        if stem.startswith("modeling_") and len(stems) > 1:
+            named = "".join(f"    from .{other} import *  # noqa\n" for other in stems if other != stem)
+            files[f"{stem}.py"] += (
+                f"\n\nif False:  # never run: names the files to be saved along with this one\n{named}"
+            )
+    return files
+
+
+class _OnlyWithoutThisPackage:
+    """
+    `config.custom_pipelines`, which is saved and loaded as ever, and read as empty: transformers would else ask for
+    trust in a checkpoint's pipeline even though this package has registered its own.
+    """
+
+    def __get__(self, config, config_class=None) -> dict:
+        return {}
+
+    def __set__(self, config, value: dict):
+        vars(config)["custom_pipelines"] = value
 
 
 def _reference(cls: type) -> str:
     return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
+
+
+def _replace(path: Path, text: str):
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

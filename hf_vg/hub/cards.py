@@ -1,0 +1,204 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Model cards: what a stranger needs to know of a checkpoint, filled from the model and from the run that made it."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from .card_texts import DATASETS, METRICS, MODELS, PAPERS, About, DatasetAbout
+
+
+TEMPLATE = Path(__file__).with_name("card_template.md")
+
+
+@dataclass
+class Run:
+    r"""
+    What is known of how a model came about.
+
+    Args:
+        dataset (`str`, *optional*):
+            What it was trained on: a name that recipes take, or a dataset of the Hub.
+        hyperparameters (`dict`, *optional*):
+            Names and values, as they are to be read.
+        metrics (`dict[str, float]`, *optional*):
+            Of the test split.
+        figure (`str`, *optional*):
+            File in the checkpoint's folder that shows an image with the model's maps.
+        example (`str`, *optional*):
+            File in the checkpoint's folder, an image to try the model on.
+        base_model (`str`, *optional*):
+            The checkpoint that training went on from.
+        converted_from (`str`, *optional*):
+            The published weights that were converted.
+        license (`str`, *optional*):
+            Of the weights, as the Hub names it. By default that which the dataset allows, if it is known.
+    """
+
+    dataset: str | None = None
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    figure: str | None = None
+    example: str | None = None
+    base_model: str | None = None
+    converted_from: str | None = None
+    license: str | None = None
+
+
+def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str] | str | None = None) -> ModelCard:
+    r"""
+    Writes the card of a model.
+
+    Args:
+        model ([`PreTrainedModel`]):
+            Any model of this package.
+        name (`str`):
+            What its user gives `from_pretrained`: `user/name` on the Hub, or a folder.
+        run ([`Run`], *optional*):
+            How the model came about.
+        tags (`Sequence[str]` or `str`, *optional*):
+            More tags.
+
+    Returns:
+        [`~huggingface_hub.ModelCard`]: Its front matter is checked by huggingface_hub.
+    """
+    from .. import __version__
+
+    run = run or Run()
+    class_name, config = type(model).__name__, model.config
+    about = MODELS.get(class_name, About(auto_class="AutoModel"))
+    dataset = _dataset_about(run.dataset)
+    metrics = _readable_metrics(run.metrics)
+    title = Path(name).name
+    data = ModelCardData(
+        language="en" if about.speaks else None,
+        license=run.license or (dataset.model_license if dataset is not None else None),
+        library_name="transformers",
+        pipeline_tag=about.pipeline_tag,
+        tags=["hf_vg", config.model_type, *about.tags, *([tags] if isinstance(tags, str) else tags or [])],
+        datasets=[run.dataset] if dataset is not None and dataset.on_hub else None,
+        base_model=run.base_model,
+        metrics=sorted({METRICS[key].kind for key in metrics if key in METRICS}) or None,
+        model_name=title,
+        eval_results=[
+            EvalResult(
+                task_type=about.pipeline_tag,
+                dataset_type=run.dataset or "unknown",
+                dataset_name=dataset.name if dataset is not None else "not recorded",
+                dataset_split="test",
+                metric_type=METRICS[key].kind if key in METRICS else key,
+                metric_name=_metric_name(key),
+                metric_value=round(value, 4),
+            )
+            for key, value in metrics.items()
+        ]
+        or None,
+    )
+    if data.eval_results is None:
+        data.model_name = None  # it names the entry of `model-index`, and is no field of its own
+    is_folder = os.path.isdir(name) or "/" not in name
+    has_backbone = getattr(config, "backbone_config", None) is not None
+    summary = about.summary or f"A part of {config.model_type}, without a head for any task."
+    card = ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        name=name,
+        title=title,
+        summary=summary,
+        kind=about.kind,
+        auto_class=about.auto_class,
+        model_class=class_name,
+        num_parameters=_rounded(model.num_parameters()),
+        hf_vg_version=__version__,
+        feature_size=None if has_backbone else getattr(config, "feature_size", None),
+        feature_shape=_feature_shape(config, about.kind),
+        example=run.example,
+        example_in_hub=run.example is not None and not is_folder,
+        image_line=_image_line(name, run.example, is_folder),
+        opened_image="Image.open(image)" if run.example else "image",
+        figure=run.figure,
+        figure_text=about.figure_text,
+        dataset=dataset,
+        converted_from=run.converted_from,
+        hyperparameters=run.hyperparameters,
+        metrics={_metric_name(key): _metric_value(key, value) for key, value in metrics.items()},
+        limits=about.limits + (f" {dataset.limits}" if dataset is not None and dataset.limits else ""),
+        papers=[PAPERS[paper] for paper in about.papers],
+    )
+    card.text = card.text.strip() + "\n"
+    return card
+
+
+def _dataset_about(dataset: str | None) -> DatasetAbout | None:
+    if dataset is None or dataset in DATASETS:
+        return DATASETS.get(dataset)
+    on_hub = dataset.count("/") == 1
+    text = (
+        f"[{dataset}](https://huggingface.co/datasets/{dataset})" if on_hub else f"`{dataset}`, data of its maker's."
+    )
+    return DatasetAbout(name=dataset, text=text, license="that of the dataset, which see.", on_hub=on_hub)
+
+
+def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Scores only: neither times nor counts, and without the prefix that Trainer gives them."""
+    plain = {key.removeprefix("test_"): value for key, value in metrics.items()}
+    without = (
+        "runtime",
+        "samples_per_second",
+        "steps_per_second",
+        "epoch",
+        "arithmetic_queries",
+        "model_preparation_time",
+    )
+    return {
+        key: float(value)
+        for key, value in plain.items()
+        if isinstance(value, int | float) and math.isfinite(value) and key not in without
+    }
+
+
+def _metric_name(key: str) -> str:
+    return METRICS[key].name if key in METRICS else key.replace("_", " ")
+
+
+def _metric_value(key: str, value: float) -> str:
+    if key in METRICS and METRICS[key].is_share:
+        return f"{100 * value:.1f}%"
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _rounded(number: int) -> str:
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:,}"
+
+
+def _feature_shape(config: Any, kind: str | None) -> str:
+    size = getattr(config, "feature_size", 0)
+    return f"1, 196, {size}" if kind == "captioner" else f"1, {size}"
+
+
+def _image_line(name: str, example: str | None, is_folder: bool) -> str:
+    if example is None:
+        return 'image = Image.new("RGB", (256, 256), "gray")  # put an image of yours here'
+    if is_folder:
+        return f'image = "{Path(name, example).as_posix()}"'
+    return f'image = hf_hub_download("{name}", "{example}")  # or an image of yours'
