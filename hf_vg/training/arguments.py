@@ -222,7 +222,7 @@ def _settings(dataclass_types: Sequence[type], namespace: Namespace) -> dict[str
     settings = {}
     for cls in dataclass_types:
         for argument in fields(cls):
-            if argument.init:
+            if argument.init and argument.name != "hub_token":  # settings are published with the model
                 value = getattr(namespace, argument.name)
                 theirs = issubclass(cls, TrainingArguments) and argument.name != "seed"
                 if not (theirs and value == argument.default):
