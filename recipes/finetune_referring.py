@@ -34,7 +34,7 @@ from hf_vg.data import ReferringCollator
 from hf_vg.evaluation import referring_accuracy, resolve_expressions
 from hf_vg.training import (
     ReferringArguments,
-    VgTrainer,
+    RegionTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
     referring_rows,
@@ -69,7 +69,7 @@ def main():
         chosen = resolve_expressions(model, rows[split], collators[split], batch_size)
         return {"referring_accuracy": referring_accuracy(chosen, rows[split]["box"][:])}
 
-    trainer = VgTrainer(
+    trainer = RegionTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
@@ -78,6 +78,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=score,
         processing_class=processor,
+        texts_together=args.texts_together,
     )
     run_training(trainer)
     if not trainer.is_world_process_zero():

@@ -34,7 +34,7 @@ from hf_vg.data import QuestionCollator, answer_vocabulary
 from hf_vg.evaluation import answer_questions, vqa_accuracy
 from hf_vg.training import (
     QuestionArguments,
-    VgTrainer,
+    RegionTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
     question_rows,
@@ -74,7 +74,7 @@ def main():
         predicted = answer_questions(model, rows[split], collators[split], batch_size)
         return {"vqa_accuracy": vqa_accuracy(predicted, rows[split]["answers"][:])}
 
-    trainer = VgTrainer(
+    trainer = RegionTrainer(
         model=model,
         args=training_args,
         train_dataset=rows["train"],
@@ -83,6 +83,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=score,
         processing_class=processor,
+        texts_together=args.texts_together,
     )
     run_training(trainer)
     if not trainer.is_world_process_zero():

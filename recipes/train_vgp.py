@@ -44,6 +44,7 @@ from hf_vg.training import (
     region_images,
     run_training,
     start_recipe,
+    training_texts,
     vgp_rows,
 )
 
@@ -55,8 +56,7 @@ def main():
 
     say("\n[1/4] Reading images, and pairing their captions with each other and with those of images alike")
     images = load_grounded_images(args)
-    texts = [caption for captions in images["train"]["captions"] for caption in captions]
-    model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
+    model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, training_texts(images["train"]))
     rows = vgp_rows(args, images, model, processor)
     mask_words = bool(model.config.masked_lm_weight)
     collators = {
@@ -81,7 +81,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=lambda model: vgp_metrics(model, rows["validation"], collators["validation"], batch_size),
         processing_class=processor,
-        pairs_together=args.pairs_together,
+        texts_together=args.texts_together,
         distillation_weight=args.distillation_weight,
     )
     run_training(trainer)

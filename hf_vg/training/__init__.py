@@ -32,6 +32,7 @@ from .grounding import (
     GroundedVisualBertArguments,
     QuestionArguments,
     ReferringArguments,
+    RegionTrainer,
     VgpArguments,
     VgpTrainer,
     build_grounded_visual_bert,
@@ -39,6 +40,7 @@ from .grounding import (
     question_rows,
     referring_rows,
     region_images,
+    training_texts,
     vgp_rows,
 )
 from .recipes import run_training, start_recipe
@@ -56,6 +58,7 @@ __all__ = [
     "GroundedVisualBertArguments",
     "QuestionArguments",
     "ReferringArguments",
+    "RegionTrainer",
     "RetrievalArguments",
     "ScnlmArguments",
     "VgTrainer",
@@ -80,6 +83,7 @@ __all__ = [
     "region_images",
     "run_training",
     "start_recipe",
+    "training_texts",
     "use_all_cores",
     "vgp_rows",
     "vse_metrics",

@@ -41,6 +41,11 @@ from .trainer import VgTrainer
 
 
 THUMBNAIL_SIZE = 8  # pixels a side, by which scenes are near each other
+# What shapes the weights. A recipe's own config would otherwise change those of a checkpoint, and make new layers.
+SIZES = (
+    *("backbone_config", "region_feature_size", "geometry_frequencies", "visual_embedding_dim", "hidden_size"),
+    *("num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "type_vocab_size"),
+)
 
 
 @dataclass
@@ -49,7 +54,9 @@ class GroundedVisualBertArguments:
 
     model: dict = field(
         default_factory=dict,
-        metadata={"help": "Fields of the model's config; as flags, --model.FIELD VALUE for each."},
+        metadata={
+            "help": "Fields of the model's config; as flags, --model.FIELD VALUE. A checkpoint keeps its sizes."
+        },
     )
     checkpoint: str | None = field(
         default=None,
@@ -79,6 +86,10 @@ class GroundedVisualBertArguments:
             "help": "Folder of cached feature maps of a frozen backbone, which are computed if they are missing."
         },
     )
+    texts_together: int = field(
+        default=1,
+        metadata={"help": "Texts about an image that stand together in a batch, and share its encoding."},
+    )
 
 
 @dataclass
@@ -90,10 +101,6 @@ class VgpArguments(GroundedVisualBertArguments):
     )
     pairs_per_image: int | None = field(
         default=None, metadata={"help": "Caption pairs of each image, half of them true. All 20 by default."}
-    )
-    pairs_together: int = field(
-        default=1,
-        metadata={"help": "Caption pairs of an image that stand together in a batch, and share its encoding."},
     )
     distillation_weight: float = field(
         default=0.0,
@@ -141,6 +148,15 @@ def load_grounded_images(args: GroundedVisualBertArguments) -> DatasetDict:
     return splits
 
 
+def training_texts(images: Dataset) -> list[str]:
+    """The captions of images; and of scenes the questions and expressions, which a checkpoint may be given next."""
+    texts = [caption for captions in images["captions"] for caption in captions]
+    for column, key in (("questions", "question"), ("referring", "expression")):
+        if column in images.column_names:
+            texts += [row[key] for rows in images[column] for row in rows]
+    return texts
+
+
 def build_grounded_visual_bert(
     args: GroundedVisualBertArguments, model_class: type[PreTrainedModel], texts: Sequence[str], **fields
 ) -> tuple[PreTrainedModel, GroundedVisualBertProcessor]:
@@ -159,9 +175,9 @@ def build_grounded_visual_bert(
     """
     fields = {**args.model, **fields}
     if args.checkpoint is not None:
-        return model_class.from_pretrained(args.checkpoint, **fields), GroundedVisualBertProcessor.from_pretrained(
-            args.checkpoint
-        )
+        kept = {name: value for name, value in fields.items() if name not in SIZES}
+        model = model_class.from_pretrained(args.checkpoint, **kept)
+        return model, GroundedVisualBertProcessor.from_pretrained(args.checkpoint)
     if args.text_model is not None:
         tokenizer = AutoTokenizer.from_pretrained(args.text_model)
     else:
@@ -323,30 +339,41 @@ def referring_rows(args: ReferringArguments) -> tuple[DatasetDict, DatasetDict]:
     return DatasetDict(images), _with_relative_boxes(images, rows)
 
 
-class VgpTrainer(VgTrainer):
+class RegionTrainer(VgTrainer):
     r"""
-    A [`VgTrainer`] for caption pairs, which can keep a model near what it knew: to the loss it adds the mean squared
-    distance of its states from those of the model that training began with.
+    A [`VgTrainer`] for texts about images.
 
     Args:
-        pairs_together (`int`, *optional*, defaults to 1):
-            Pairs of an image that are drawn together. The collator has such pairs share their image.
+        texts_together (`int`, *optional*, defaults to 1):
+            Texts about an image that are drawn together. The collator has such texts share their image.
+    """
+
+    def __init__(self, *args, texts_together: int = 1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.texts_together = texts_together
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.texts_together == 1:
+            return super()._get_train_sampler(train_dataset)
+        return ImageGroupSampler(self.train_dataset["row"][:], self.texts_together, self.args.seed)
+
+
+class VgpTrainer(RegionTrainer):
+    r"""
+    A [`RegionTrainer`] for caption pairs, which can keep a model near what it knew: to the loss it adds the mean
+    squared distance of its states from those of the model that training began with.
+
+    Args:
         distillation_weight (`float`, *optional*, defaults to 0.0):
             Weight of that distance. At 0 nothing is computed.
     """
 
-    def __init__(self, *args, pairs_together: int = 1, distillation_weight: float = 0.0, **kwargs):
+    def __init__(self, *args, distillation_weight: float = 0.0, **kwargs):
         super().__init__(*args, **kwargs)
-        self.pairs_together = pairs_together
         self.distillation_weight = distillation_weight
         self.teacher = None
         if distillation_weight:
             self.teacher = copy.deepcopy(self.model.base_model).eval().requires_grad_(False)
-
-    def _get_train_sampler(self, train_dataset=None):
-        if self.pairs_together == 1:
-            return super()._get_train_sampler(train_dataset)
-        return ImageGroupSampler(self.train_dataset["row"][:], self.pairs_together, self.args.seed)
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)

@@ -178,7 +178,7 @@ class TestVgp:
                 args=arguments,
                 train_dataset=rows["train"],
                 data_collator=collators["train"],
-                pairs_together=4,
+                texts_together=4,
                 distillation_weight=weight,
             )
             trainer.train()
