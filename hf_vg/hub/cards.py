@@ -128,6 +128,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         num_parameters=_rounded(model.num_parameters()),
         hf_vg_version=__version__,
         feature_size=None if has_backbone else getattr(config, "feature_size", None),
+        sees_pixels=has_backbone,
         feature_shape=_feature_shape(config, about.kind),
         example=run.example,
         example_in_hub=run.example is not None and not is_folder,

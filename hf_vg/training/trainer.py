@@ -23,13 +23,14 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
+from transformers import EarlyStoppingCallback, PreTrainedModel
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, seed_worker
 
 from ..data.samplers import LengthBatchSampler
 from .arguments import VgTrainingArguments
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
+from .hub import PublishingTrainer
 
 
 def use_all_cores():
@@ -42,11 +43,12 @@ def use_all_cores():
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
 
 
-class VgTrainer(Trainer):
+class VgTrainer(PublishingTrainer):
     """
     A [`Trainer`] that logs the named parts of a loss (`loss_caption`, `loss_attention`, ...), and does what
     [`VgTrainingArguments`] ask for: batches of one length or of near lengths, another learning rate for the backbone,
-    early stopping. Its checkpoints hold the settings of the recipe, and are marked when they are complete.
+    early stopping. Its checkpoints hold the settings of the recipe, and are marked when they are complete. As a
+    [`PublishingTrainer`] it takes a `dataset_name` too.
 
     Args:
         score (`Callable`, *optional*):
@@ -67,6 +69,10 @@ class VgTrainer(Trainer):
         self.score = score
         self.eval_data_collator = eval_data_collator or self.data_collator
         self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
+        # Of a loss that is a mean over other things than words, e.g. over captions.
+        self._count_loss_items = getattr(self.model, "count_loss_items", None)
+        if self._count_loss_items is not None:
+            self.model_accepts_loss_kwargs = True
         patience = getattr(self.args, "early_stopping_patience", None)
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience))
@@ -78,6 +84,14 @@ class VgTrainer(Trainer):
                 if name.startswith("loss_") and part is not None:
                     self._parts[name].append(part.detach())
         return (loss, outputs) if return_outputs else loss
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        if self._count_loss_items is None:
+            return super()._get_num_items_in_batch(batch_samples, device)
+        if not batch_samples or "labels" not in batch_samples[0]:
+            return None
+        number = sum(self._count_loss_items(batch["labels"]) for batch in batch_samples).to(device)
+        return self.accelerator.gather(number).sum().clamp(min=1)
 
     def log(self, logs: dict[str, float], *args, **kwargs):
         if "loss" in logs and self._parts:

@@ -32,7 +32,7 @@ import yaml
 
 
 LFS_ENDINGS = (".safetensors", ".png", ".pt", ".pth", ".bin", ".arrow")
-PART_SIZE = 64 * 1024  # larger files are uploaded in parts of this size
+PART_SIZE = 8 * 1024  # larger files are uploaded in parts of this size
 
 
 class File(NamedTuple):
@@ -184,6 +184,10 @@ class Handler(BaseHTTPRequestHandler):
         if sha not in repo.commits:
             raise Refusal(404, f"There is no revision {revision}.", "RevisionNotFound")
         return sha
+
+    def set_faults(self):
+        self.server.faults = [tuple(fault) for fault in json.loads(self.body)]
+        self.send(b"")
 
     # The account, and repositories
 
@@ -375,6 +379,7 @@ class Handler(BaseHTTPRequestHandler):
 
 REPO, NAME = r"([\w.-]+/[\w.-]+?)", r"([^/]+)"
 ROUTES = [
+    (("PUT",), "/faults", Handler.set_faults),  # not of the Hub: for tests in other processes
     (("GET",), "/api/whoami-v2", Handler.who_am_i),
     (("POST",), "/api/repos/create", Handler.create),
     (("POST",), "/api/validate-yaml", Handler.validate_yaml),

@@ -479,18 +479,14 @@ def test_existing_files_are_not_overwritten(vgg11_file, tmp_path):
 
 
 def test_push_to_hub_uploads_the_folder(vgg11_file, tmp_path, monkeypatch):
+    """With a hub at the other end: tests/hub/test_hub.py."""
     calls = []
-    monkeypatch.setattr(
-        convert.HfApi, "create_repo", lambda self, repo_id, exist_ok: calls.append((repo_id, exist_ok))
-    )
-    monkeypatch.setattr(
-        convert.HfApi,
-        "upload_folder",
-        lambda self, repo_id, folder_path: calls.append((repo_id, sorted(p.name for p in folder_path.iterdir()))),
-    )
+    monkeypatch.setattr(convert, "upload_folder", lambda folder, repo_id, **_: calls.append((folder, repo_id)))
     output_dir = tmp_path / "out"
     main(["--checkpoint", str(vgg11_file), "--output_dir", str(output_dir), "--push_to_hub", "me/vgg11"])
-    assert calls == [("me/vgg11", True), ("me/vgg11", sorted(path.name for path in output_dir.iterdir()))]
+    assert calls == [(output_dir, "me/vgg11")]
+    card = (output_dir / "README.md").read_text()
+    assert 'AutoModel.from_pretrained("me/vgg11"' in card and f"torchvision's `{vgg11_file.name}`" in card
 
 
 @pytest.mark.parametrize(("mode", "width", "height"), [("RGB", 300, 256), ("RGB", 120, 400), ("L", 500, 333)])

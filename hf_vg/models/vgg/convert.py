@@ -21,41 +21,17 @@ python -m hf_vg.models.vgg.convert --checkpoint vgg19-dcbb9e9d.pth --output_dir 
 The variant is read off the tensors, the classifier is left out, and the precision is kept unless `--dtype` casts it.
 """
 
-import argparse
-import os
-import pickle
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from huggingface_hub import HfApi
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 
+from ...hub.cards import Run, model_card
+from ...hub.conversion import converter_parser, new_folder, read_state_dict
+from ...hub.publishing import upload_folder
 from .configuration_vgg import VGG_DEPTHS, VggConfig
-
-
-def _read_state_dict(checkpoint: Path) -> dict[str, torch.Tensor]:
-    if not checkpoint.is_file():
-        raise FileNotFoundError(f"there is no file {checkpoint}; expected torchvision's VGG weights")
-    try:
-        if checkpoint.suffix == ".safetensors":
-            return load_file(checkpoint)
-        state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise ValueError(
-            f"cannot be read as weights: {error}\nExpected a `.safetensors` file, or a `.pth` file that holds a state "
-            "dict of tensors and no code."
-        ) from error
-    if not isinstance(state_dict, Mapping):
-        raise ValueError(f"holds a {type(state_dict).__name__}; expected a state dict of tensors")
-    for name, value in state_dict.items():
-        if not isinstance(value, torch.Tensor):
-            raise ValueError(f"`{name}` is a {type(value).__name__}; expected a state dict of tensors")
-    return dict(state_dict)
 
 
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
@@ -129,7 +105,9 @@ def convert_torchvision_state_dict(
     return config, converted
 
 
-def convert_checkpoint(checkpoint: str | Path, output_dir: str | Path, dtype: torch.dtype | None = None) -> None:
+def convert_checkpoint(
+    checkpoint: str | Path, output_dir: str | Path, dtype: torch.dtype | None = None, name: str | None = None
+) -> None:
     """
     Write `output_dir` from a file of torchvision's VGG weights: all of it, or nothing if anything fails.
 
@@ -137,57 +115,51 @@ def convert_checkpoint(checkpoint: str | Path, output_dir: str | Path, dtype: to
         checkpoint (`str` or `Path`):
             A `.safetensors` file, or a `.pth` file, which is read with `weights_only=True`.
         output_dir (`str` or `Path`):
-            Folder to create. It gets the weights, the configuration, the preprocessing, and the model's own code.
+            Folder to create. It gets the weights, the configuration, the preprocessing, the model's own code and a
+            card.
         dtype (`torch.dtype`, *optional*):
             Precision to store. That of the file when not given.
+        name (`str`, *optional*):
+            What the card calls the model: `user/name` on the Hub. The folder when not given.
     """
-    checkpoint, output_dir = Path(checkpoint), Path(output_dir)
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise FileExistsError(f"{output_dir} is not empty; expected a new or empty folder")
+    checkpoint = Path(checkpoint)
+    with new_folder(output_dir) as folder:
+        try:
+            config, state_dict = convert_torchvision_state_dict(
+                read_state_dict(checkpoint, expected="torchvision's VGG weights")
+            )
+        except ValueError as error:
+            raise ValueError(f"{checkpoint}: {error}") from error
 
-    try:
-        config, state_dict = convert_torchvision_state_dict(_read_state_dict(checkpoint))
-    except ValueError as error:
-        raise ValueError(f"{checkpoint}: {error}") from error
+        backbone = _empty_backbone(config)
+        backbone.load_state_dict(state_dict, assign=True)
+        backbone.to(dtype)
 
-    backbone = _empty_backbone(config)
-    backbone.load_state_dict(state_dict, assign=True)
-    backbone.to(dtype)
-
-    # torchvision's evaluation transform for these weights.
-    image_processor = CLIPImageProcessorPil(
-        size={"shortest_edge": 256},
-        crop_size={"height": 224, "width": 224},
-        resample=PILImageResampling.BILINEAR,
-        image_mean=IMAGENET_DEFAULT_MEAN,
-        image_std=IMAGENET_DEFAULT_STD,
-    )
-
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling is on the same file system, so the rename that publishes it is one step.
-    with tempfile.TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}-") as staging_dir:
-        staged = Path(staging_dir, output_dir.name)
-        backbone.save_pretrained(staged)
-        image_processor.save_pretrained(staged)
-        os.replace(staged, output_dir)
+        # torchvision's evaluation transform for these weights.
+        image_processor = CLIPImageProcessorPil(
+            size={"shortest_edge": 256},
+            crop_size={"height": 224, "width": 224},
+            resample=PILImageResampling.BILINEAR,
+            image_mean=IMAGENET_DEFAULT_MEAN,
+            image_std=IMAGENET_DEFAULT_STD,
+        )
+        run = Run(converted_from=f"torchvision's `{checkpoint.name}`")
+        model_card(backbone, name or str(output_dir), run).save(folder / "README.md")
+        backbone.save_pretrained(folder)
+        image_processor.save_pretrained(folder)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m hf_vg.models.vgg.convert",
-        description="Convert torchvision's VGG weights to a folder for `from_pretrained`.",
+    parser = converter_parser(
+        "hf_vg.models.vgg.convert",
+        "Convert torchvision's VGG weights to a folder for `from_pretrained`.",
+        "torchvision's weights, .safetensors or .pth",
     )
-    parser.add_argument("--checkpoint", type=Path, required=True, help="torchvision's weights, .safetensors or .pth")
-    parser.add_argument("--output_dir", type=Path, required=True, help="folder to create")
-    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: as in the file")
-    parser.add_argument("--push_to_hub", metavar="USER/NAME", help="also upload the folder to this repository")
     args = parser.parse_args(args)
-
-    convert_checkpoint(args.checkpoint, args.output_dir, dtype=getattr(torch, args.dtype) if args.dtype else None)
+    dtype = getattr(torch, args.dtype) if args.dtype else None
+    convert_checkpoint(args.checkpoint, args.output_dir, dtype, args.push_to_hub)
     if args.push_to_hub is not None:
-        api = HfApi()
-        api.create_repo(args.push_to_hub, exist_ok=True)
-        api.upload_folder(repo_id=args.push_to_hub, folder_path=args.output_dir)
+        upload_folder(args.output_dir, args.push_to_hub, commit_message="Convert torchvision's VGG")
 
 
 if __name__ == "__main__":
