@@ -78,6 +78,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=score,
         processing_class=processor,
+        dataset_name=args.dataset,
         texts_together=args.texts_together,
     )
     run_training(trainer)
@@ -87,6 +88,7 @@ def main():
     say(f"\n[3/3] Resolving {len(rows['test']):,} expressions in {len(images['test']):,} images")
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
+    trainer.publish()
     say(
         f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}. "
         f"The checkpoint lies in {training_args.output_dir}."

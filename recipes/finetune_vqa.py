@@ -83,6 +83,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=score,
         processing_class=processor,
+        dataset_name=args.dataset,
         texts_together=args.texts_together,
     )
     run_training(trainer)
@@ -92,6 +93,7 @@ def main():
     say(f"\n[3/3] Answering {len(rows['test']):,} questions about {len(images['test']):,} images")
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
+    trainer.publish()
     shown = rows["test"].select(range(min(5, len(rows["test"]))))
     for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")

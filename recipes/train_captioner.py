@@ -78,6 +78,7 @@ def main():
         score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
         data_collator=CaptionCollator(processor, args.max_caption_words),
         processing_class=processor,
+        dataset_name=args.dataset,
     )
     run_training(trainer)
     if not trainer.is_world_process_zero():
@@ -115,6 +116,8 @@ def main():
         say(f"  {example['generated_text']}{note}")
     figure = Path(training_args.output_dir) / "attention.png"
     plot_attention(examples, figure)
+    # The card offers an image to try the model on: a scene, and not a photo of somebody else.
+    trainer.publish(figure, example=examples[0]["image"] if examples and args.dataset == "scenes" else None)
     say(
         f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Caption an image of your own:\n"
         f"  import hf_vg\n  from transformers import pipeline\n"

@@ -82,6 +82,7 @@ def main():
         score=(lambda model: score(model, validation)) if model.predicts_image else None,
         data_collator=collator,
         processing_class=processor,
+        dataset_name=args.dataset,
         callbacks=[] if args.max_grad_value is None else [ClipGradientValues(args.max_grad_value)],
     )
     run_training(trainer)
@@ -105,8 +106,10 @@ def main():
         say(f"\n[4/4] Drawing which words the attention looks at: {figure}")
         captions = [captions[0] for captions in data["test"].select(range(args.num_figures))["captions"]]
         plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)
+        trainer.publish(figure)
     else:
         say("\n[4/4] This encoder has no self-attention to draw")
+        trainer.publish()
     say(
         f"\nThe checkpoint lies in {training_args.output_dir}. Encode sentences of your own:\n"
         f"  import hf_vg\n  from transformers import AutoModel\n"

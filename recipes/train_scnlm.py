@@ -77,6 +77,7 @@ def main():
         eval_dataset=rows["validation"],
         data_collator=TaggedCaptionCollator(),
         processing_class=processor,
+        dataset_name=args.dataset,
     )
     run_training(trainer)
     if not trainer.is_world_process_zero():
@@ -112,6 +113,7 @@ def main():
         if args.dataset == "scenes":
             say(f"  {'':17} true: {scores['true_seen']:.1%}, combinations never seen: {scores['true_unseen']:.1%}")
     trainer.save_metrics("test", metrics)
+    trainer.publish()
 
     say(f"\n[4/4] The best three candidates of {min(args.num_examples, len(test))} images, with their tags")
     for index in range(min(args.num_examples, len(test))):

@@ -81,6 +81,7 @@ def main():
         eval_data_collator=collators["validation"],
         score=lambda model: vgp_metrics(model, rows["validation"], collators["validation"], batch_size),
         processing_class=processor,
+        dataset_name=args.dataset,
         texts_together=args.texts_together,
         distillation_weight=args.distillation_weight,
     )
@@ -106,6 +107,7 @@ def main():
     shown = [rows["test"][index] for index in both[:: max(1, len(both) // args.num_figures)][: args.num_figures]]
     figure = Path(training_args.output_dir) / "regions.png"
     plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
+    trainer.publish(figure)
     say(f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Go on from it:")
     for recipe in ("finetune_vqa", "finetune_referring"):
         say(f"  accelerate launch recipes/{recipe}.py --checkpoint {training_args.output_dir}")

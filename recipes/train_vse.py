@@ -66,6 +66,7 @@ def main():
         data_collator=PairCollator(processor, args.captions_per_image),
         compute_metrics=vse_metrics,
         processing_class=processor,
+        dataset_name=args.dataset,
     )
     run_training(trainer)
 
@@ -73,6 +74,7 @@ def main():
     rows = vse_rows(args, data["test"], model, processor, one_a_caption=True)
     metrics = trainer.evaluate(rows, metric_key_prefix="test")
     trainer.save_metrics("test", metrics)
+    trainer.publish()
     for direction in ("image_to_text", "text_to_image"):
         recalls = " / ".join(f"{metrics[f'test_{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         rank = metrics[f"test_{direction}_median_rank"]
