@@ -28,6 +28,11 @@ Flickr8k, with the features of a frozen VGG-16 computed once:
     python -m hf_vg.models.vgg.convert --checkpoint vgg16-397923af.pth --output_dir vgg16
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
+
+Tar files of images and captions, of any number, read as they are trained on:
+
+    accelerate launch recipes/train_captioner.py --dataset webdataset --streaming --data_dir 'shards/train-*.tar' \
+        --eval_data_dir 'shards/val-*.tar' --max_steps 100000 --save_strategy steps --save_steps 1000
 """
 
 from pathlib import Path
@@ -48,8 +53,10 @@ from hf_vg.training import (
     caption_scorer,
     captioner_rows,
     load_caption_data,
+    load_caption_stream,
     run_training,
     start_recipe,
+    training_captions,
 )
 
 
@@ -59,9 +66,9 @@ def main():
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")
-    data = load_caption_data(args)
+    data = load_caption_stream(args, training_args.seed) if args.streaming else load_caption_data(args)
     tokenizer = train_word_tokenizer(
-        (caption for captions in data["train"]["captions"] for caption in captions),
+        training_captions(args, data["train"]),
         vocab_size=args.vocab_size,
         min_frequency=args.min_word_frequency,
     )

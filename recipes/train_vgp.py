@@ -52,6 +52,7 @@ from hf_vg.training import (
 def main():
     default_config = Path(__file__).parent / "configs" / "vgp_rollout_scenes.yaml"
     args, training_args = start_recipe((VgpArguments, VgTrainingArguments), default_config)
+    training_args.label_names = ["labels"]  # others are not in every batch
     say = PartialState().print
 
     say("\n[1/4] Reading images, and pairing their captions with each other and with those of images alike")

@@ -54,22 +54,29 @@ class CaptionStream(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():
-            self.dataset.set_epoch(epoch)
-            rows = skipped = 0
-            for row in self.dataset:
-                image, captions = row[self.image_column], _captions(row)
-                if image is not None and captions:
-                    rows += 1
-                    yield {"image": image, "captions": captions}
-                else:
-                    skipped += 1
-                    if epoch == 0:
-                        self._skip(row, "no image" if image is None else "no captions")
-            if not rows:
-                # datasets gives nothing to a worker of a loader if there are fewer files than workers.
-                if torch.utils.data.get_worker_info() is not None and not skipped:
-                    return
-                raise ValueError(f"{self.report.name}: there is no row with an image and a caption, of {skipped:,}")
+            any_row = False
+            for row in self.one_pass(epoch):
+                any_row = True
+                yield row
+            if not any_row:
+                return
+
+    def one_pass(self, epoch: int = 0) -> Iterator[dict[str, Any]]:
+        """All rows once, in the order of a pass."""
+        self.dataset.set_epoch(epoch)
+        rows = skipped = 0
+        for row in self.dataset:
+            image, captions = row[self.image_column], _captions(row)
+            if image is not None and captions:
+                rows += 1
+                yield {"image": image, "captions": captions}
+            else:
+                skipped += 1
+                if epoch == 0:
+                    self._skip(row, "no image" if image is None else "no captions")
+        # datasets gives nothing to a worker of a loader if there are fewer files than workers.
+        if not rows and (skipped or torch.utils.data.get_worker_info() is None):
+            raise ValueError(f"{self.report.name}: there is no row with an image and a caption, of {skipped:,}")
 
     def _skip(self, row: Mapping[str, Any], reason: str) -> None:
         key = f"{row['__key__']}: " if "__key__" in row else ""

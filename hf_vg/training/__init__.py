@@ -20,7 +20,14 @@ from .arguments import (
     parse_arguments,
 )
 from .callbacks import ClipGradientValues
-from .captioner import build_captioner, caption_scorer, captioner_rows, load_caption_data
+from .captioner import (
+    build_captioner,
+    caption_scorer,
+    captioner_rows,
+    load_caption_data,
+    load_caption_stream,
+    training_captions,
+)
 from .checkpoints import is_complete, last_complete_checkpoint
 from .grounded_encoder import (
     GroundedEncoderArguments,
@@ -75,6 +82,7 @@ __all__ = [
     "is_complete",
     "last_complete_checkpoint",
     "load_caption_data",
+    "load_caption_stream",
     "load_grounded_images",
     "parse_arguments",
     "question_rows",
@@ -83,6 +91,7 @@ __all__ = [
     "region_images",
     "run_training",
     "start_recipe",
+    "training_captions",
     "training_texts",
     "use_all_cores",
     "vgp_rows",

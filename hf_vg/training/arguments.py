@@ -80,6 +80,23 @@ class CaptionerArguments(CaptionDataArguments):
     )
     num_beams: int = field(default=1, metadata={"help": "Beams of the captions that are scored; 1 is greedy."})
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training data as it is trained on, for data bigger than memory or disk: `dataset` is "
+            "`webdataset` or `parquet`, and `data_dir` a pattern of its files; or a dataset of the Hub. Needs "
+            "`max_steps`."
+        },
+    )
+    eval_data_dir: str | None = field(
+        default=None, metadata={"help": "Pattern of the files to validate and test on, when streaming."}
+    )
+    shuffle_buffer: int = field(
+        default=1000, metadata={"help": "Rows in memory to draw from, when streaming. Files are shuffled as well."}
+    )
+    vocabulary_rows: int = field(
+        default=100_000, metadata={"help": "Rows whose words make the vocabulary, when streaming."}
+    )
     num_scored_images: int = field(
         default=500,
         metadata={
@@ -150,6 +167,9 @@ class VgTrainingArguments(TrainingArguments):
             # Else each process believes to be alone.
             self.use_cpu, self.ddp_backend = True, self.ddp_backend or "gloo"
         super().__post_init__()
+        if self.accelerator_config.dispatch_batches is None:
+            # Of a stream each process reads its own rows: batches of different lengths can not be made one and split.
+            self.accelerator_config.dispatch_batches = False
         if self.early_stopping_patience is not None and not self.load_best_model_at_end:
             raise ValueError(
                 "`early_stopping_patience` compares evaluations, and the best checkpoint is what is kept: set "

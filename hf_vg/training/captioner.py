@@ -13,11 +13,13 @@
 # limitations under the License.
 """Captioners, and the data they are trained on, made from a recipe's arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 
 import torch
-from datasets import Dataset, DatasetDict
-from tqdm.auto import trange
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
+from tqdm.auto import tqdm, trange
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -35,6 +37,7 @@ from ..data.collators import CaptionCollator
 from ..data.features import extract_features, load_backbone, process_state
 from ..data.reports import Report
 from ..data.scenes import load_scenes
+from ..data.streaming import CaptionStream, stream_captions
 from ..evaluation.captions import caption_metrics
 from .arguments import CaptionDataArguments, CaptionerArguments
 
@@ -70,13 +73,51 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     )
 
 
+def load_caption_stream(args: CaptionerArguments, seed: int = 0) -> dict[str, CaptionStream | Dataset]:
+    r"""
+    Opens `train` as a stream, of which no more than a buffer is ever in memory. `validation`, which is `test` as well,
+    is as many rows as the arguments say of `eval_data_dir`, or of the other split of a dataset of the Hub.
+
+    Args:
+        args ([`CaptionerArguments`]):
+            The source, and how many images to validate on: 500 by default.
+        seed (`int`, *optional*, defaults to 0):
+            Of the order of rows.
+    """
+    is_format = args.dataset in ("webdataset", "parquet")
+    for name in ("data_dir", "eval_data_dir"):
+        if is_format and getattr(args, name) is None:
+            raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a pattern of files such as 'train-*.tar'.")
+    open_stream = partial(stream_captions, args.dataset, strict=args.strict)
+    train = open_stream(args.data_dir, shuffle_buffer=args.shuffle_buffer, seed=seed)
+    splits = ["train"] if is_format else get_dataset_split_names(args.dataset)
+    split = next((name for name in ("validation", "val", "dev", "test") if name in splits), splits[0])
+    if split == "train" and not is_format:
+        raise ValueError(f"{args.dataset} has the splits {splits}: none of them is there to validate on.")
+    held_out = open_stream(args.eval_data_dir, split=split, shuffle_buffer=1).one_pass()
+    features = Features(image=Image(), captions=List(Value("string")))
+    validation = Dataset.from_list(list(islice(held_out, args.num_eval_images or 500)), features=features)
+    process_state().print(f"Streaming {args.data_dir or args.dataset}; validating on {len(validation):,} images.")
+    return {"train": train, "validation": validation, "test": validation}
+
+
+def training_captions(args: CaptionerArguments, train: Dataset | CaptionStream) -> Iterator[str]:
+    """The captions that a vocabulary is made of: all, or those of the first rows of a stream."""
+    if isinstance(train, Dataset):
+        groups = train["captions"]
+    else:
+        rows = islice(train.one_pass(), args.vocabulary_rows)
+        groups = (row["captions"] for row in tqdm(rows, desc="Reading words", unit="row", leave=False))
+    return (caption for captions in groups for caption in captions)
+
+
 def captioner_rows(
     args: CaptionerArguments,
-    dataset: Dataset,
+    dataset: Dataset | CaptionStream,
     model: PreTrainedModel,
     processor: ProcessorMixin,
     by_length: bool = False,
-) -> Dataset:
+) -> Dataset | CaptionStream:
     r"""
     Makes of a dataset the rows that [`CaptionCollator`] takes: images, or their cached features, and captions.
 
@@ -84,7 +125,7 @@ def captioner_rows(
         args ([`CaptionerArguments`]):
             Whether features are cached, and how long a caption may be.
         dataset ([`~datasets.Dataset`]):
-            Rows with an `image` and its `captions`.
+            Rows with an `image` and its `captions`. A stream is given back as it is.
         model ([`PreTrainedModel`]):
             The captioner, whose backbone makes the features.
         processor ([`ProcessorMixin`]):
@@ -92,6 +133,10 @@ def captioner_rows(
         by_length (`bool`, *optional*, defaults to `False`):
             Whether each caption becomes a row with its `length`, to draw batches of one length from.
     """
+    if isinstance(dataset, CaptionStream):
+        if by_length or args.features is not None:
+            raise ValueError("rows of a stream are not known before: `max_length_difference` and `features` need all.")
+        return dataset
     rows = dataset.select_columns(["image", "captions"])
     cache = None
     if args.features is not None:

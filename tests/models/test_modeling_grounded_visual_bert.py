@@ -12,7 +12,6 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -717,49 +716,6 @@ class TestLosses:
         sums = {"a": torch.tensor(6.0), "b": torch.tensor(0.0)}
         counts = {"a": torch.tensor(3), "b": torch.tensor(0)}
         assert {name: mean.item() for name, mean in means_over_ranks(sums, counts, True).items()} == {"a": 2, "b": 0}
-
-
-TWO_RANKS = """
-import os, sys, torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tests.models.test_modeling_grounded_visual_bert import tiny_inputs, tiny_model
-
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-for supervision in ("none", "indirect", "direct", "rollout"):
-    model = tiny_model(attention_supervision=supervision, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model.train()
-    inputs = {name: torch.cat([value, value[:1]]) for name, value in tiny_inputs().items()}  # four examples
-    share = {name: value[2 * rank : 2 * rank + 2] if world == 2 else value for name, value in inputs.items()}
-    # With two ranks, the third and fourth examples make a batch with half as much to supervise.
-    wrapped = DistributedDataParallel(model, find_unused_parameters=False)
-    loss = wrapped(**share).loss
-    loss.backward()
-    total = loss.detach().clone()
-    dist.all_reduce(total)
-    if rank == 0:
-        torch.save({"loss": total / world, **{n: p.grad for n, p in model.named_parameters()}},
-                   f"{sys.argv[1]}/{world}_{supervision}.pt")
-print(f"world size {world}")  # in one piece, as both ranks write to one pipe
-dist.destroy_process_group()
-"""
-
-
-def test_two_ranks_equal_one(tmp_path):
-    (tmp_path / "ranks.py").write_text(TWO_RANKS)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for world in (1, 2):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
-        process = subprocess.run(
-            [*launch, str(tmp_path / "ranks.py"), str(tmp_path)], capture_output=True, text=True, env=environment
-        )
-        assert process.stdout.count(f"world size {world}") == world, process.stderr
-    for supervision in ("none", "indirect", "direct", "rollout"):
-        one, two = (torch.load(tmp_path / f"{world}_{supervision}.pt") for world in (1, 2))
-        for name in one:
-            torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6, msg=f"{supervision} {name}")
 
 
 class TestModel:

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Recipes as they are run: each run is a process of its own, forked from one that has imported everything."""
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -23,11 +24,21 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import TrainerCallback
 
 from hf_vg.data import load_scenes
-from hf_vg.training import VgTrainer, is_complete, last_complete_checkpoint
+from hf_vg.training import (
+    CaptionerArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    is_complete,
+    last_complete_checkpoint,
+    parse_arguments,
+)
+from hf_vg.training.checkpoints import delete_checkpoint, mark_complete
 from tests.common import ROOT
+from tests.data.test_streaming import write_shards
 
 
 RECIPES = ROOT / "recipes"
@@ -48,7 +59,9 @@ def run_recipe(name: str, flags: list[str], log: str, patch: str | None = None) 
     if patch is not None:
         globals()[patch]()
     sys.argv = [str(RECIPES / f"{name}.py"), *flags]
+    multiprocessing.set_start_method("fork", force=True)  # as in a process of the command line
     runpy.run_path(sys.argv[0], run_name="__main__")
+    atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
 
 
 class Recipes:
@@ -120,6 +133,7 @@ def wait_after_step_5():
     VgTrainer.__init__ = with_wait
 
 
+# What each case adds to the others.
 RESUMED = {
     # One length a batch, dropout, batch norm's statistics, and the moving baseline of hard attention.
     "train_captioner": [
@@ -135,9 +149,18 @@ RESUMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", [*RESUMED, "streaming"])
 def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
-    flags = [*RESUMED[name], "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "2"]
+    if name == "streaming":  # tar files, which are read for the third time when training ends
+        for split, shards in (("train", 3), ("val", 1)):
+            (tmp_path / split).mkdir()
+            write_shards(tmp_path / split, shards, rows=6)
+        flags = [*CAPTIONER, "--dataset", "webdataset", "--streaming", "--data_dir", tmp_path / "train" / "*.tar"]
+        flags += ["--eval_data_dir", tmp_path / "val" / "*.tar", "--shuffle_buffer", "4", "--model.dropout", "0.5"]
+        name = "train_captioner"
+    else:
+        flags = RESUMED[name]
+    flags = [*flags, "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "2"]
     flags += ["--eval_strategy", "steps", "--eval_steps", "4", "--save_total_limit", "2", "--logging_steps", "1"]
     flags += ["--load_best_model_at_end", "false"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -164,3 +187,119 @@ def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
     # Other settings are not mixed in by mistake.
     printed = recipes.run(name, [*flags, "--learning_rate", "0.1"], exitcode=1)
     assert "learning_rate: 0.003 then, 0.1 now" in printed and "--restart" in printed
+
+
+SPACE = [
+    *("--model.backbone_config", BACKBONE, "--model.feature_size", "6", "--model.hidden_size", "8"),
+    *("--model.embedding_size", "8", "--num_train_images", "24", "--num_eval_images", "4", "--image_size", "32"),
+    *("--max_steps", "2", "--save_strategy", "no", "--load_best_model_at_end", "false", "--eval_strategy", "no"),
+]  # fmt: skip
+REGIONS = ["--model.backbone_config", "{model_type: vgg, depths: [1], hidden_sizes: [4]}"]
+REGIONS += ["--model.region_feature_size", "4", "--model.hidden_size", "8", "--model.num_hidden_layers", "1"]
+DRY = {
+    "train_captioner": CAPTIONER,
+    "train_grounded_encoder": ["--model.hidden_size", "8", "--model.embedding_size", "8"],
+    "train_scnlm": ["--model.hidden_size", "8"],
+    "train_vgp": REGIONS,
+    "finetune_vqa": REGIONS,
+    "finetune_referring": REGIONS,
+}
+
+
+def test_a_dry_run_does_everything_and_writes_nothing(recipes, tmp_path):
+    space, nothing = tmp_path / "space", tmp_path / "nothing"
+    recipes.run("train_vse", [*SPACE, "--output_dir", space])
+    processes = {
+        name: recipes.start(
+            name, [*flags, "--dry_run", "--output_dir", nothing, *(["--space", space] if "scnlm" in name else [])]
+        )
+        for name, flags in {**DRY, "train_vse": SPACE}.items()
+    }
+    for name, process in processes.items():
+        process.join()
+        printed = (recipes.folder / f"{name}.log").read_text()
+        assert process.exitcode == 0, printed
+        assert "Dry run: one step of 4 rows (loss " in printed, name
+        assert "an evaluation (eval_loss " in printed and "model.safetensors" in printed, name
+        temporary = Path(printed.split("The dry run is over, and ")[1].split()[0])
+        assert temporary.name.startswith("hf_vg_dry_run_") and not temporary.exists()
+    assert not nothing.exists()
+
+
+@pytest.fixture(scope="module")
+def stopped(recipes, tmp_path_factory):
+    """A captioner whose training stopped early, watched by tensorboard."""
+    pytest.importorskip("tensorboard", reason="needs tensorboard, of hf-vg[tracking]")
+    output_dir = tmp_path_factory.mktemp("stopped")
+    flags = [*CAPTIONER, "--output_dir", output_dir, "--report_to", "tensorboard", "--num_train_epochs", "9"]
+    flags += ["--learning_rate", "0", "--early_stopping_patience", "2", "--load_best_model_at_end"]
+    flags += ["--metric_for_best_model", "cider", "--save_total_limit", "1", "--logging_steps", "1"]
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(output_dir / "runs")
+    try:
+        printed = recipes.run("train_captioner", flags)
+    finally:
+        del os.environ["TENSORBOARD_LOGGING_DIR"]
+    return output_dir, printed
+
+
+def test_training_stops_early_and_keeps_the_best(stopped):
+    """At a learning rate of 0 no evaluation is better than the first."""
+    output_dir, _ = stopped
+    (checkpoint,) = output_dir.glob("checkpoint-*")
+    assert checkpoint.name == "checkpoint-3" and is_complete(checkpoint)  # the first epoch's
+    assert (checkpoint / "model.safetensors").read_bytes() == (output_dir / "model.safetensors").read_bytes()
+    assert not list(output_dir.rglob("training_args.bin"))
+
+
+def test_tensorboard_is_told_of_losses_and_scores(stopped):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    output_dir, _ = stopped
+    (events,) = output_dir.rglob("events.out.tfevents.*")
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    assert {"train/loss_caption", "train/loss_attention", "eval/loss", "eval/bleu4", "eval/cider"} <= {
+        *accumulator.Tags()["scalars"]
+    }
+    # Three epochs: the best, and two that were not better.
+    assert [event.step for event in accumulator.Scalars("eval/cider")] == [3, 6, 9]
+    assert [event.step for event in accumulator.Scalars("train/loss")] == list(range(1, 10))
+
+
+def test_settings_are_saved_and_taken_back(stopped):
+    output_dir, _ = stopped
+    (checkpoint,) = output_dir.glob("checkpoint-*")
+    file = output_dir / "training_config.yaml"
+    settings = yaml.safe_load(file.read_text())
+    assert settings == yaml.safe_load((checkpoint / file.name).read_text())
+    assert settings["seed"] == 0 and settings["early_stopping_patience"] == 2
+    assert settings["model"]["hidden_size"] == 8 and settings["dataset"] == "scenes"
+    comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert f"recipes/train_captioner.py --config {file}" in comments[0]
+    revision = comments[1].removeprefix("# git revision: ").removesuffix("-dirty")
+    assert len(revision) == 40 or "not in a git checkout" in revision
+    assert "torch 2" in comments[2] and "transformers 5" in comments[2] and comments[3] == "# processes: 1"
+    args, training_args = parse_arguments((CaptionerArguments, VgTrainingArguments), file, [])
+    assert args.model == settings["model"] and args.num_scored_images == 4
+    assert training_args.recipe_settings == settings
+
+
+def test_early_stopping_needs_a_best_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="set `load_best_model_at_end: true` too"):
+        VgTrainingArguments(str(tmp_path), early_stopping_patience=2)
+    assert VgTrainingArguments(str(tmp_path)).ddp_find_unused_parameters is False
+
+
+def test_a_checkpoint_is_complete_or_not(tmp_path):
+    for step in (5, 10, 200):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"weights")
+        mark_complete(folder)
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-200"
+    (tmp_path / "checkpoint-200" / "model.safetensors").unlink()  # as a kill within its deletion leaves it
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
+    (tmp_path / "checkpoint-10" / "complete.json").write_text("{")
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-5"
+    delete_checkpoint(tmp_path / "checkpoint-5")
+    assert last_complete_checkpoint(tmp_path) is None and last_complete_checkpoint(tmp_path / "absent") is None

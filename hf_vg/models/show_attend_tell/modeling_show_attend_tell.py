@@ -573,7 +573,8 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, GenerationMixin):
     """Show, Attend and Tell, an image captioner."""
 
-    # The loss is a mean over captions, so that Trainer's mean over accumulated batches is right as it is.
+    # The loss is a mean over captions, and Trainer's `num_items_in_batch` is a number of words. A trainer that counts
+    # with `count_loss_items` instead, as `hf_vg.training.VgTrainer` does, may pass it.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ShowAttendTellConfig):
@@ -605,6 +606,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
     def set_output_embeddings(self, new_embeddings: nn.Linear):
         self.lm_head = new_embeddings
 
+    @staticmethod
+    def count_loss_items(labels: torch.LongTensor) -> torch.Tensor:
+        """The number of captions, over which the loss is a mean."""
+        return (labels != -100).any(dim=-1).sum()
+
     def deep_output(self, hiddens: torch.Tensor, contexts: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Equation 7: logits of the next word, for states with any leading dimensions."""
         readout = self.output_from_hidden(self.dropout(hiddens))
@@ -631,6 +637,9 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
             Captions that end with the end token, padded with -100; a row of -100 alone is no caption.
             `decoder_input_ids` are made from them.
+        num_items_in_batch (`torch.Tensor`, *optional*):
+            The captions of all batches whose gradients are summed, on all processes. The loss is then this batch's
+            share of their mean.
         """
         if labels is not None:
             labels = labels.flatten(0, -2)
@@ -655,6 +664,8 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             is_word = labels != -100
             is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
             num_captions = is_caption.sum().clamp(min=1)
+            all_captions = kwargs.get("num_items_in_batch")
+            share = 1 if all_captions is None else num_captions / all_captions
             # Padding is left out before the vocabulary projection, the widest of the model.
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
             word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
@@ -663,11 +674,13 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
             losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
             if self.config.attention_type == "soft":
-                loss = losses["loss_caption"] + self.config.attention_penalty * losses["loss_attention"]
+                loss = share * (losses["loss_caption"] + self.config.attention_penalty * losses["loss_attention"])
             else:
                 losses["loss_attention"] = losses["loss_attention"].detach()
-                losses |= self.hard_attention_losses(attention, outputs.locations, word_losses.detach(), is_word)
-                loss = losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
+                losses |= self.hard_attention_losses(
+                    attention, outputs.locations, word_losses.detach(), is_word, all_captions is not None
+                )
+                loss = share * losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
             losses["loss"] = loss
 
         return ShowAttendTellCaptionerOutput(
@@ -679,12 +692,18 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         )
 
     def hard_attention_losses(
-        self, attention: torch.Tensor, locations: torch.Tensor | None, word_losses: torch.Tensor, is_word: torch.Tensor
+        self,
+        attention: torch.Tensor,
+        locations: torch.Tensor | None,
+        word_losses: torch.Tensor,
+        is_word: torch.Tensor,
+        is_share: bool = False,
     ) -> dict[str, torch.Tensor]:
         """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        # The terms are sums over the global batch, and DDP takes the mean over processes.
-        processes = torch.distributed.get_world_size() if distributed else 1
+        # The terms are sums over the global batch, and DDP takes the mean over processes. Trainer makes up for that
+        # itself where a loss is its batch's share of a whole.
+        processes = torch.distributed.get_world_size() if distributed and not is_share else 1
         log_attention = torch.log(attention.float() + 1e-8)
         entropy = (attention * log_attention).sum()
         reinforce = attention.new_zeros(())

@@ -1,0 +1,182 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+The same global batch gives the same loss and the same gradient on one process and on two: for every model, as
+[`VgTrainer`] trains it, with accumulated batches, negatives of all processes and the baseline of hard attention. Equal
+means within 1e-4 of the number and 1e-6: sums are taken in another order.
+"""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from transformers import TrainerCallback, set_seed
+
+from hf_vg.training import VgTrainer, VgTrainingArguments
+from tests.common import ROOT
+from tests.models import test_modeling_grounded_visual_bert as grounded
+from tests.models import test_modeling_self_attn_grounded_encoder as encoder
+from tests.models import test_modeling_show_attend_tell as show
+from tests.models import test_modeling_spatial_transformer as spatial
+from tests.models import test_modeling_vse_scnlm as vse
+
+
+ROWS = 8
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def repeated(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Eight rows of a few, with other pixels or features in each."""
+    indices = torch.arange(ROWS) % len(next(iter(inputs.values())))
+    rows = {name: value[indices].clone() for name, value in inputs.items()}
+    for name in ("pixel_values", "image_features"):
+        if name in rows:
+            rows[name] = torch.randn(rows[name].shape, generator=torch.Generator().manual_seed(3))
+    return rows
+
+
+def captions():
+    """Images have two captions or one, so that processes have unequally many, of unequal length."""
+    inputs = repeated(show.tiny_inputs(4))
+    labels = torch.stack([inputs["labels"], inputs["labels"].roll(1, dims=0)], dim=1)
+    labels[[0, 3, 4, 5, 6], 1] = -100
+    return {**inputs, "labels": labels}
+
+
+def tagged():
+    ids, tags = vse.tiny_captions(ROWS)
+    return {"labels": ids.masked_fill(ids == 2, -100), "tag_ids": tags}
+
+
+def show_model(**kwargs):
+    return show.ShowAttendTellForConditionalGeneration(show.tiny_config(dropout=0.0, **kwargs))
+
+
+# A model, its rows, and in how many parts the gradient of a batch is accumulated.
+CASES = {
+    "show_attend_tell": (show_model, captions, 2),
+    "show_attend_tell_hard": (
+        partial(show_model, attention_type="hard", semi_sampling_probability=1.0, baseline_decay=0.5),
+        captions,
+        1,
+    ),
+    "spatial_transformer": (
+        lambda: spatial.SpatialTransformerCaptionerForConditionalGeneration(
+            spatial.tiny_config(**{name: 0.0 for name in vars(spatial.tiny_config()) if "dropout" in name})
+        ),
+        captions,
+        2,
+    ),
+    "scnlm": (partial(vse.tiny_captioner, remembers=False, decoder_dropout=0.0), tagged, 2),
+    "grounded_visual_bert_questions": (
+        partial(grounded.tiny_model, grounded.GroundedVisualBertForQuestionAnswering, num_labels=5, **NO_DROPOUT),
+        lambda: repeated(grounded.TestGroundedVisualBertForQuestionAnsweringCommon.inputs()),
+        2,
+    ),
+    "grounded_visual_bert_referring": (
+        partial(grounded.tiny_model, grounded.GroundedVisualBertForReferringExpression, **NO_DROPOUT),
+        lambda: repeated(grounded.TestGroundedVisualBertForReferringExpressionCommon.inputs()),
+        1,
+    ),
+}
+for kind in ("none", "indirect", "direct", "rollout"):
+    # Some rows have nothing to supervise.
+    build = partial(grounded.tiny_model, attention_supervision=kind, **NO_DROPOUT)
+    CASES[f"grounded_visual_bert_{kind}"] = (build, lambda: repeated(grounded.tiny_inputs()), 1)
+# Negatives come from all processes, and captions of one image, which are none of each other's, lie in both.
+IMAGE_IDS = torch.tensor([3, 8, 8, 5, 1, 2, 8, 9])
+for number, options in enumerate(encoder.LOSSES):
+    build = partial(encoder.tiny_model, image_head_dropout=0.0, **options)
+    rows_of = lambda: {**repeated(encoder.tiny_inputs(4)), "image_ids": IMAGE_IDS}  # noqa: E731
+    CASES[f"self_attn_grounded_encoder_{number}"] = (build, rows_of, 1)
+for number, options in enumerate(({}, {"max_violation": True, "normalize_image": False})):
+    build = partial(lambda options: vse.VseScnlmModel(vse.tiny_config(**options)), options)
+    CASES[f"vse_{number}"] = (build, lambda: {**repeated(vse.tiny_inputs(4)), "image_ids": IMAGE_IDS}, 1)
+
+
+class KeepGradients(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
+    build, make_rows, parts = CASES[name]
+    set_seed(0)
+    model, rows = build(), make_rows()
+    keep = KeepGradients()
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = VgTrainer(
+        model=model,
+        args=VgTrainingArguments(
+            output_dir,
+            per_device_train_batch_size=ROWS // parts // processes,
+            gradient_accumulation_steps=parts,
+            max_steps=1,
+            optim="sgd",
+            max_grad_norm=0,
+            logging_steps=1,
+            save_strategy="no",
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=[{key: value[row] for key, value in rows.items()} for row in range(ROWS)],
+        data_collator=lambda batch: {key: torch.stack([row[key] for row in batch]) for key in batch[0]},
+        callbacks=[keep],
+    )
+    assert trainer.args.world_size == processes
+    # Hard attention draws a location, and each process would draw others.
+    with mock.patch("torch.multinomial", lambda weights, count: weights.argmax(dim=-1, keepdim=True)):
+        trainer.train()
+    if processes > 1:
+        assert trainer.model_wrapped.find_unused_parameters is False
+    loss = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    baseline = {"baseline": model.baseline} if hasattr(model, "baseline") else {}
+    return {"loss": torch.tensor(loss), **baseline, **keep.gradients}
+
+
+@pytest.fixture(scope="module")
+def on_two_processes(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("parity")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
+    command += ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(
+        [*command, "-m", "tests.training.test_parity", str(folder)], env=environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr[-5000:]
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_are_one(name, on_two_processes, tmp_path):
+    one = train_a_step(name, str(tmp_path))
+    for rank in range(2):
+        two = torch.load(on_two_processes / f"{name}_{rank}.pt")
+        assert set(one) == set(two)
+        for part, expected in one.items():
+            torch.testing.assert_close(two[part], expected, rtol=1e-4, atol=1e-6, msg=lambda m, p=part: f"{p}: {m}")
+    nothing = [part for part, value in one.items() if not value.any()]
+    assert len(nothing) < 0.2 * len(one), f"there is no gradient to compare in {nothing}"
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        rank = int(os.environ["RANK"])
+        torch.save(train_a_step(case, sys.argv[1]), f"{sys.argv[1]}/{case}_{rank}.pt")
