@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -94,13 +95,15 @@ def plot_regions(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None, columns: int = 8
 ):
     r"""
-    Draws, for each word, the image with its regions, each as bright as its share of the word's attention.
+    Draws each image, and beside it for each word the image lit where the word looks: a region is as bright as its
+    share of the word's attention.
 
     Args:
         examples (`Mapping` or a sequence of them):
             Each with an `image` (`PIL.Image.Image`); its `boxes`, relative (left, top, right, bottom); its `words`;
             their `attention`, of shape `(words, boxes)`; and, optionally, `right`: for each word the numbers of the
-            boxes that it names, which are outlined in green.
+            boxes that it names. They are outlined, in green where the word looks at one of them most and in red where
+            it does not.
         path (`str` or `Path`, *optional*):
             Where to save the figure; its ending names the format.
         columns (`int`, *optional*, defaults to 8):
@@ -115,49 +118,51 @@ def plot_regions(
     except ImportError as error:
         raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
-    panels = []
+    lines = []
     for number, example in enumerate(examples):
-        if len(example["words"]) != len(example["attention"]):
+        words = len(example["words"])
+        if words != len(example["attention"]):
             raise ValueError(
-                f"Example {number} must have a row of attention a word, got {len(example['words'])} words and "
+                f"Example {number} must have a row of attention a word, got {words} words and "
                 f"{len(example['attention'])} rows."
             )
-        words = list(zip(example["words"], example["attention"], strict=True))
-        right = example.get("right", [[]] * len(words))
-        rows = [list(range(start, min(start + columns, len(words)))) for start in range(0, len(words), columns)]
-        panels += [[(example, *words[i], right[i]) for i in row] for row in rows]
+        lines += [(example, range(start, min(start + columns, words))) for start in range(0, words, columns)]
 
-    figure = Figure(figsize=(1.5 * columns, 1.75 * max(len(panels), 1)), layout="constrained")
-    axes = figure.subplots(max(len(panels), 1), columns, squeeze=False)
+    figure = Figure(figsize=(1.5 * (columns + 1), 1.75 * max(len(lines), 1)), layout="constrained")
+    axes = figure.subplots(max(len(lines), 1), columns + 1, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
-    for row, panel in zip(axes, panels, strict=False):
-        for axis, (example, word, attention, right) in zip(row, panel, strict=False):
-            image = example["image"].convert("RGB")
-            axis.imshow(image.convert("L"), cmap="gray", vmin=0, vmax=255)
-            peak = max(float(max(attention)), 1e-12)
-            # Large regions first, so that what lies within them can be seen.
-            by_area = sorted(range(len(example["boxes"])), key=lambda i: -_area(example["boxes"][i]))
-            for i in by_area:
-                left, top, width, height = _rectangle(example["boxes"][i], image.size)
-                share = float(attention[i]) / peak
-                axis.add_patch(Rectangle((left, top), width, height, color="orangered", alpha=0.6 * share, lw=0))
-            for i in right:
-                left, top, width, height = _rectangle(example["boxes"][i], image.size)
-                axis.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="lime", lw=1.2))
-            axis.set_title(word, fontsize=10, color="green" if right else "black")
+    for row, (example, words) in zip(axes, lines, strict=False):
+        pixels = np.asarray(example["image"].convert("RGB"))
+        size = (pixels.shape[1], pixels.shape[0])
+        if words.start == 0:
+            row[0].imshow(pixels)
+        for axis, word in zip(row[1:], words, strict=False):
+            attention, right = np.asarray(example["attention"][word]), example.get("right", {word: []})[word]
+            light = np.zeros(pixels.shape[:2])
+            for box, share in zip(example["boxes"], attention / max(attention.max(), 1e-12), strict=True):
+                left, top, width, height = (max(0, round(side)) for side in _rectangle(box, size))
+                region = light[top : top + height, left : left + width]
+                np.maximum(region, share, out=region)
+            axis.imshow((pixels * (0.2 + 0.8 * light[..., None])).astype(np.uint8))
+            color = "black" if not right else "green" if attention.argmax() in right else "red"
+            for box in right:
+                left, top, width, height = _rectangle(example["boxes"][box], size)
+                outline = (left - 0.5, top - 0.5)  # pixel 0 is drawn from -0.5 to 0.5
+                axis.add_patch(Rectangle(outline, width, height, fill=False, edgecolor=color, lw=1.5))
+            axis.set_title(example["words"][word], fontsize=10, color=color)
+    if any(any(example.get("right", ())) for example in examples):
+        figure.supxlabel(
+            "Lit: where the word looks. Outlined: what it names, green if it looks there most, red if not.", fontsize=9
+        )
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
 
 
-def _area(box: Sequence[float]) -> float:
-    return float((box[2] - box[0]) * (box[3] - box[1]))
-
-
 def _rectangle(box: Sequence[float], size: tuple[int, int]) -> tuple[float, float, float, float]:
     left, top, right, bottom = (float(side) * size[i % 2] for i, side in enumerate(box))
-    return left - 0.5, top - 0.5, right - left, bottom - top
+    return left, top, right - left, bottom - top
 
 
 __all__ = ["attention_rollout", "plot_regions", "region_examples", "word_to_region_attention"]

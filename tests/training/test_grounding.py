@@ -38,6 +38,7 @@ from hf_vg.training import (
     question_rows,
     referring_rows,
     region_images,
+    training_texts,
     vgp_rows,
 )
 from tests.common import ROOT
@@ -247,12 +248,26 @@ class TestBuilding:
         model, _, collators = vgp
         model.save_pretrained(tmp_path)
         collators["train"].processor.save_pretrained(tmp_path)
-        args = ReferringArguments(checkpoint=str(tmp_path))
+        fields = {"num_hidden_layers": 3, "hidden_size": 16, "hidden_dropout_prob": 0.3}
+        args = ReferringArguments(checkpoint=str(tmp_path), model=fields)
         loaded, processor = build_grounded_visual_bert(args, GroundedVisualBertForReferringExpression, [])
+        # Its sizes are its own, whatever those of a recipe's new models; the rest is the user's.
+        assert (len(loaded.visual_bert.encoder.layer), loaded.config.hidden_size) == (2, 8)
+        assert loaded.config.hidden_dropout_prob == 0.3
         assert torch.equal(
             loaded.visual_bert.embeddings.word_embeddings.weight, model.visual_bert.embeddings.word_embeddings.weight
         )
         assert processor.tokenizer.get_vocab() == collators["train"].processor.tokenizer.get_vocab()
+
+    def test_a_new_tokenizer_knows_what_is_asked_after_training(self):
+        args = VgpArguments(model=TINY, **SIZES)
+        scenes = load_grounded_images(args)["train"]
+        texts = training_texts(scenes)
+        assert scenes[0]["captions"][0] in texts and scenes[0]["questions"][0]["question"] in texts
+        _, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
+        words = processor.tokenizer.tokenize("how many circles are there? what color is the square above the cross?")
+        assert len(words) == 15 and "[UNK]" not in words
+        assert training_texts(scenes.select_columns("captions")) == [c for row in scenes["captions"] for c in row]
 
     def test_missing_arguments_are_named(self):
         with pytest.raises(ValueError, match="`dataset: flickr30k_entities` needs `data_dir`"):
