@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -56,9 +57,9 @@ def run_recipe(name: str, flags: list[str], log: str, patch: str | None = None) 
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    sys.argv = [str(RECIPES / f"{name}.py"), *flags]
     if patch is not None:
         globals()[patch]()
-    sys.argv = [str(RECIPES / f"{name}.py"), *flags]
     multiprocessing.set_start_method("fork", force=True)  # as in a process of the command line
     runpy.run_path(sys.argv[0], run_name="__main__")
     atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
@@ -189,6 +190,11 @@ def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
     assert "learning_rate: 0.003 then, 0.1 now" in printed and "--restart" in printed
 
 
+def log_into_output_dir():
+    output_dir = sys.argv[sys.argv.index("--output_dir") + 1]
+    os.environ |= {"TENSORBOARD_LOGGING_DIR": f"{output_dir}/runs", "TRACKIO_DIR": f"{output_dir}/trackio"}
+
+
 SPACE = [
     *("--model.backbone_config", BACKBONE, "--model.feature_size", "6", "--model.hidden_size", "8"),
     *("--model.embedding_size", "8", "--num_train_images", "24", "--num_eval_images", "4", "--image_size", "32"),
@@ -228,17 +234,17 @@ def test_a_dry_run_does_everything_and_writes_nothing(recipes, tmp_path):
 
 @pytest.fixture(scope="module")
 def stopped(recipes, tmp_path_factory):
-    """A captioner whose training stopped early, watched by tensorboard."""
-    pytest.importorskip("tensorboard", reason="needs tensorboard, of hf-vg[tracking]")
+    """A captioner whose training stopped early, watched by tensorboard and trackio."""
+    for name in ("tensorboard", "trackio"):
+        pytest.importorskip(name, reason=f"needs {name}, of hf-vg[tracking]")
     output_dir = tmp_path_factory.mktemp("stopped")
-    flags = [*CAPTIONER, "--output_dir", output_dir, "--report_to", "tensorboard", "--num_train_epochs", "9"]
+    settings = yaml.safe_load((RECIPES / "configs" / "show_attend_tell_scenes.yaml").read_text())
+    config = output_dir / "watched.yaml"
+    config.write_text(yaml.safe_dump({**settings, "report_to": ["tensorboard", "trackio"], "project": "tests"}))
+    flags = ["--config", config, *CAPTIONER, "--output_dir", output_dir, "--num_train_epochs", "9"]
     flags += ["--learning_rate", "0", "--early_stopping_patience", "2", "--load_best_model_at_end"]
     flags += ["--metric_for_best_model", "cider", "--save_total_limit", "1", "--logging_steps", "1"]
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(output_dir / "runs")
-    try:
-        printed = recipes.run("train_captioner", flags)
-    finally:
-        del os.environ["TENSORBOARD_LOGGING_DIR"]
+    printed = recipes.run("train_captioner", flags, "log_into_output_dir")
     return output_dir, printed
 
 
@@ -264,6 +270,15 @@ def test_tensorboard_is_told_of_losses_and_scores(stopped):
     # Three epochs: the best, and two that were not better.
     assert [event.step for event in accumulator.Scalars("eval/cider")] == [3, 6, 9]
     assert [event.step for event in accumulator.Scalars("train/loss")] == list(range(1, 10))
+
+
+def test_trackio_is_told_as_well(stopped):
+    output_dir, _ = stopped
+    (database,) = (output_dir / "trackio").glob("*.db")
+    with sqlite3.connect(database) as connection:
+        logged = [json.loads(row) for (row,) in connection.execute("SELECT metrics FROM metrics")]
+    assert len([entry for entry in logged if "train/loss_caption" in entry]) == 9
+    assert len([entry for entry in logged if "eval/cider" in entry]) == 3
 
 
 def test_settings_are_saved_and_taken_back(stopped):
