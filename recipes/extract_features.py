@@ -24,11 +24,16 @@ the features with `--features outputs/features`, and would compute them in the s
 from pathlib import Path
 
 from datasets import concatenate_datasets
-from transformers import AutoImageProcessor
 
 from hf_vg.data import extract_features, load_backbone
 from hf_vg.data.features import process_state
-from hf_vg.training import FeatureArguments, load_caption_data, parse_arguments, use_all_cores
+from hf_vg.training import (
+    FeatureArguments,
+    build_image_processor,
+    load_caption_data,
+    parse_arguments,
+    use_all_cores,
+)
 
 
 def main():
@@ -43,7 +48,7 @@ def main():
     cache = extract_features(
         images,
         load_backbone(args.backbone),
-        AutoImageProcessor.from_pretrained(args.backbone),
+        build_image_processor(args),
         args.features,
         pooling=args.pooling,
         batch_size=args.batch_size,

@@ -50,6 +50,7 @@ from .grounding import (
     training_texts,
     vgp_rows,
 )
+from .images import build_image_processor
 from .recipes import run_training, start_recipe
 from .trainer import VgTrainer, use_all_cores
 from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, vse_metrics, vse_rows
@@ -75,6 +76,7 @@ __all__ = [
     "build_captioner",
     "build_grounded_encoder",
     "build_grounded_visual_bert",
+    "build_image_processor",
     "build_vse",
     "caption_scorer",
     "captioner_rows",

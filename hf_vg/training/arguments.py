@@ -52,6 +52,12 @@ class CaptionDataArguments:
     image_size: int = field(
         default=64, metadata={"help": "Width and height of the images given to a model without `backbone`."}
     )
+    squeeze_images: int | None = field(
+        default=None,
+        metadata={
+            "help": "Squeeze all of an image into a square of so many pixels, where otherwise its middle is cut out."
+        },
+    )
     backbone: str | None = field(
         default=None,
         metadata={

@@ -22,15 +22,12 @@ from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dat
 from tqdm.auto import tqdm, trange
 from transformers import (
     AutoConfig,
-    AutoImageProcessor,
     AutoModelForImageTextToText,
-    CLIPImageProcessor,
     PreTrainedModel,
     ProcessorMixin,
 )
 from transformers.backbone_utils import BackboneMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.captions import load_captions, one_caption_a_row
 from ..data.collators import CaptionCollator
@@ -40,6 +37,7 @@ from ..data.scenes import load_scenes
 from ..data.streaming import CaptionStream, stream_captions
 from ..evaluation.captions import caption_metrics
 from .arguments import CaptionDataArguments, CaptionerArguments
+from .images import build_image_processor
 
 
 def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
@@ -214,15 +212,7 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
     model.generation_config.max_new_tokens = args.max_new_tokens
     if args.backbone is not None:
         _backbone_of(model).load_state_dict(backbone.state_dict())
-        image_processor = AutoImageProcessor.from_pretrained(args.backbone)
-    else:
-        image_processor = CLIPImageProcessor(
-            size={"shortest_edge": args.image_size},
-            crop_size={"height": args.image_size, "width": args.image_size},
-            image_mean=IMAGENET_DEFAULT_MEAN,
-            image_std=IMAGENET_DEFAULT_STD,
-        )
-    return model, PROCESSOR_MAPPING[type(config)](image_processor, tokenizer)
+    return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)
 
 
 def _backbone_of(model: PreTrainedModel) -> PreTrainedModel:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 from datasets import Dataset
-from transformers import AutoImageProcessor, CLIPImageProcessor, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.caption_pairs import fixed_caption_pairs
 from ..data.features import extract_features, load_backbone
@@ -28,6 +27,7 @@ from ..models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderProcessor,
 )
 from .arguments import CaptionDataArguments
+from .images import build_image_processor
 
 
 @dataclass
@@ -83,16 +83,7 @@ def build_grounded_encoder(
                 "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train "
                 "it with `--model.freeze_backbone false`."
             )
-    if args.backbone is not None:
-        image_processor = AutoImageProcessor.from_pretrained(args.backbone)
-    else:
-        image_processor = CLIPImageProcessor(
-            size={"shortest_edge": args.image_size},
-            crop_size={"height": args.image_size, "width": args.image_size},
-            image_mean=IMAGENET_DEFAULT_MEAN,
-            image_std=IMAGENET_DEFAULT_STD,
-        )
-    return model, SelfAttnGroundedEncoderProcessor(image_processor, tokenizer)
+    return model, SelfAttnGroundedEncoderProcessor(build_image_processor(args), tokenizer)
 
 
 def grounded_encoder_rows(

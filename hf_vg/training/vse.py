@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import AutoImageProcessor, CLIPImageProcessor, EvalPrediction
-from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from transformers import EvalPrediction
 
 from ..data.captions import one_caption_a_row
 from ..data.features import extract_features, load_backbone
@@ -28,6 +27,7 @@ from ..data.glove import initialize_from_glove
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
 from .arguments import CaptionDataArguments
+from .images import build_image_processor
 
 
 @dataclass
@@ -96,14 +96,6 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
     if args.backbone is not None:
         backbone = load_backbone(args.backbone)
         fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
-        image_processor = AutoImageProcessor.from_pretrained(args.backbone)
-    else:
-        image_processor = CLIPImageProcessor(
-            size={"shortest_edge": args.image_size},
-            crop_size={"height": args.image_size, "width": args.image_size},
-            image_mean=IMAGENET_DEFAULT_MEAN,
-            image_std=IMAGENET_DEFAULT_STD,
-        )
     config = VseScnlmConfig(
         vocab_size=len(tokenizer),
         eos_token_id=tokenizer.eos_token_id,
@@ -122,7 +114,7 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
         model.backbone.load_state_dict(backbone.state_dict())
     if args.word_vectors is not None:
         PartialState().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.word_vectors))
-    return model, VseScnlmProcessor(image_processor, tokenizer)
+    return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
 
 
 def vse_rows(
