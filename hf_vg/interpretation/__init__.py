@@ -19,7 +19,7 @@ from .html import explanation_html, save_html
 from .regions import ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from .sentence_attention import attention_of_sentences, plot_sentence_attention
-from .word_attention import attention_maps, attention_of_generated, word_maps
+from .word_attention import attention_maps, attention_of_generated, caption_examples, word_maps
 
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "attention_of_sentences",
     "attention_rollout",
     "bertviz_arguments",
+    "caption_examples",
     "explanation_html",
     "ground_phrase",
     "load_region_model",

@@ -29,7 +29,8 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
         examples (`Mapping` or a sequence of them):
             Each with an `image` (`PIL.Image.Image`), its `words` (`list[str]`) and their `attention` (`np.ndarray` of
             shape `(words, height, width)`), the last two as `pipeline("image-to-text")` returns them with
-            `return_attention=True`.
+            `return_attention=True`. Where the maps cover a part of the image only, `seen` says which (see
+            [`seen_box`]), and that part is drawn.
         path (`str` or `Path`, *optional*):
             Where to save the figure; its ending names the format.
 
@@ -55,6 +56,9 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
         axis.axis("off")
     for row, example in zip(axes, examples, strict=False):
         image = example["image"].convert("RGB")
+        if "seen" in example:
+            sides = np.array(example["seen"]) * (image.size * 2)
+            image = image.crop(np.rint(sides).astype(int).tolist())
         row[0].imshow(image)
         for axis, word, weights in zip(row[1:], example["words"], example["attention"], strict=False):
             # Each map is scaled by its own peak: what is compared is places, not words.

@@ -13,10 +13,21 @@
 # limitations under the License.
 """Where a captioner looked while it wrote each word."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import torch
+from PIL import Image
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
+
+from ..data.images import seen_box
+
+
+if TYPE_CHECKING:
+    # transformers' pipelines import ours, which imports this module.
+    from transformers import Pipeline
 
 
 def attention_of_generated(outputs: ModelOutput, by_head: bool = False) -> torch.Tensor:
@@ -91,6 +102,36 @@ def word_maps(
         ]
         for ids, sequence_maps in zip(generated.tolist(), maps, strict=True)
     ]
+
+
+def caption_examples(
+    captioner: "Pipeline", images: Sequence[Image.Image], names: Sequence[str] | None = None, **kwargs
+) -> list[list[dict[str, Any]]]:
+    r"""
+    Captions images, and gathers what shows where the captioner looked: what [`plot_attention`] and [`save_html`] draw.
+
+    Args:
+        captioner ([`Pipeline`]):
+            A `pipeline("image-to-text")`.
+        images (`Sequence[PIL.Image.Image]`):
+            The images.
+        names (`Sequence[str]`, *optional*):
+            What is written above each.
+        kwargs:
+            Of the pipeline, such as `num_beams=5`, `num_return_sequences=5` and `batch_size=8`.
+
+    Returns:
+        `list[list[dict]]`: For each image the dictionaries of the pipeline, one a sequence, with `image`, `seen` (see
+        [`seen_box`]) and, if there are names, `name`.
+    """
+    outputs = captioner(list(images), return_attention="heads", **kwargs)
+    examples = []
+    for index, (image, records) in enumerate(zip(images, outputs, strict=True)):
+        shared = {"image": image, "seen": seen_box(captioner.image_processor, image.size)}
+        if names is not None:
+            shared["name"] = names[index]
+        examples.append([{**shared, **record} for record in records])
+    return examples
 
 
 def attention_maps(attention: torch.Tensor, image_height: int = 1, image_width: int = 1) -> torch.Tensor:
