@@ -23,13 +23,16 @@ _MODULES = {
     "SentenceSplit": "sentences",
     "SentenceTask": "sentences",
     "answer_questions": "vgp",
+    "bootstrap": "report",
     "cache_vectors": "sentence_encoders",
+    "caption_intervals": "report",
     "caption_metrics": "captions",
     "caption_scores": "captions",
     "concatenate_encoders": "sentence_encoders",
     "document_frequencies": "captions",
     "evaluate_sentence_task": "sentences",
     "evaluate_sentences": "sentences",
+    "grounding_intervals": "report",
     "grounding_metrics": "grounding",
     "load_sentence_task": "sentences",
     "make_compute_metrics": "captions",
@@ -46,6 +49,8 @@ _MODULES = {
     "universal_encoder": "sentence_encoders",
     "vgp_metrics": "vgp",
     "vqa_accuracy": "vqa",
+    "words_with_boxes": "report",
+    "write_report": "report",
 }
 __all__ = sorted(_MODULES)
 

@@ -74,7 +74,7 @@ def caption_metrics(
         `dict[str, float]`: Fractions from 0 to 1 (CIDEr: 0 to 10), as `pycocoevalcap` gives them.
     """
     metrics = _check_metrics(metrics, METRICS)
-    corpus = _corpus(predictions, references, tokenize)
+    corpus = make_corpus(predictions, references, tokenize)
     results: dict[str, float] = {}
     for metric in metrics:
         results |= _score(corpus, metric, df)[0]
@@ -93,7 +93,7 @@ def caption_scores(
     or to test a difference for significance. Takes the same arguments, but for `"diversity"`, which only a set has.
     """
     metrics = _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity"))
-    corpus = _corpus(predictions, references, tokenize)
+    corpus = make_corpus(predictions, references, tokenize)
     results: dict[str, np.ndarray] = {}
     for metric in metrics:
         results |= _score(corpus, metric, df)[1]
@@ -110,14 +110,14 @@ def bleu(
     Corpus BLEU-1 to BLEU-4 with the closest reference length: `bleu1` .. `bleu4`. Without the brevity penalty, as many
     papers up to about 2015 report them: `bleu1_no_bp` .. `bleu4_no_bp`.
     """
-    return _bleu(_corpus(predictions, references, tokenize), brevity_penalty)[0]
+    return _bleu(make_corpus(predictions, references, tokenize), brevity_penalty)[0]
 
 
 def rouge_l(
     predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
 ) -> dict[str, float]:
     """ROUGE-L, `rouge_l`: F-measure (beta 1.2) of the best recall and the best precision over the references."""
-    return _rouge_l(_corpus(predictions, references, tokenize))[0]
+    return _rouge_l(make_corpus(predictions, references, tokenize))[0]
 
 
 def cider(
@@ -133,7 +133,7 @@ def cider(
     difference in length is penalised (sigma 6). `cider` is the plain variant, the mean cosine of the TF-IDF vectors of
     the 1- to 4-grams, with neither. Both carry the factor 10 of their authors' code, and neither stems words.
     """
-    return _cider(_corpus(predictions, references, tokenize), df)[0]
+    return _cider(make_corpus(predictions, references, tokenize), df)[0]
 
 
 def meteor(
@@ -143,7 +143,7 @@ def meteor(
     METEOR 1.5: `meteor`, by its authors' Java program, where Java and `pycocoevalcap` are installed. Elsewhere
     `meteor_python`, the same formula without the paraphrase stage, whose scores are not comparable with the former.
     """
-    return _meteor(_corpus(predictions, references, tokenize), prefer_java=True)[0]
+    return _meteor(make_corpus(predictions, references, tokenize), prefer_java=True)[0]
 
 
 def diversity(
@@ -154,7 +154,7 @@ def diversity(
     `vocabulary` (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that
     are predicted), `length` and `reference_length` (mean number of words).
     """
-    return _diversity(_corpus(predictions, references, tokenize))
+    return _diversity(make_corpus(predictions, references, tokenize))
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,8 @@ def make_compute_metrics(
     return compute_metrics
 
 
-def _corpus(predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize) -> CaptionCorpus:
+def make_corpus(predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize) -> CaptionCorpus:
+    """Checks captions and splits them into words, once for all metrics."""
     _check_captions(predictions, references)
     return CaptionCorpus(
         [tokenize(caption) for caption in predictions],
@@ -260,28 +261,30 @@ def _score(
 
 
 def _bleu(corpus: CaptionCorpus, brevity_penalty: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    statistics = bleu_statistics(corpus)
+    name = "bleu{}" if brevity_penalty else "bleu{}_no_bp"
+    per_caption = bleu_from_statistics(statistics, brevity_penalty)
+    total = bleu_from_statistics(statistics.sum(axis=1, keepdims=True), brevity_penalty)
+    return (
+        {name.format(order): float(total[order - 1, 0]) for order in ORDERS},
+        {name.format(order): per_caption[order - 1] for order in ORDERS},
+    )
+
+
+def bleu_statistics(corpus: CaptionCorpus) -> np.ndarray:
+    """
+    What BLEU of any set of images is computed from when it is summed over them, of shape `(10, images)`: n-grams that
+    the references have, for n = 1 to 4; n-grams predicted, likewise; words predicted; the closest reference's words.
+    """
     length = corpus.lengths[corpus.prediction]
     # Smallest difference in length wins, then the shorter reference: the order of difference * big + length.
     big = corpus.lengths.max() + 1
     difference = np.abs(corpus.lengths - length[corpus.image])
     key = np.where(corpus.is_reference, difference * big + corpus.lengths, big * big)
     reference_length = np.minimum.reduceat(key, corpus.prediction) % big
-
     correct = np.stack([_clipped_matches(counts, corpus.num_images) for counts in corpus.counts])
     guessed = np.maximum(length - np.array(ORDERS)[:, None] + 1, 0)
-    name = "bleu{}" if brevity_penalty else "bleu{}_no_bp"
-    per_caption = _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty)
-    total = _bleu_from_counts(
-        correct.sum(1, keepdims=True),
-        guessed.sum(1, keepdims=True),
-        length.sum(keepdims=True),
-        reference_length.sum(keepdims=True),
-        brevity_penalty,
-    )
-    return (
-        {name.format(order): float(total[order - 1, 0]) for order in ORDERS},
-        {name.format(order): per_caption[order - 1] for order in ORDERS},
-    )
+    return np.concatenate([correct, guessed, length[None], reference_length[None]])
 
 
 def _clipped_matches(counts: NgramCounts, num_images: int) -> np.ndarray:
@@ -290,7 +293,9 @@ def _clipped_matches(counts: NgramCounts, num_images: int) -> np.ndarray:
     return np.bincount(counts.group_image, weights=matches, minlength=num_images)
 
 
-def _bleu_from_counts(correct, guessed, length, reference_length, brevity_penalty: bool) -> np.ndarray:
+def bleu_from_statistics(statistics: np.ndarray, brevity_penalty: bool = True) -> np.ndarray:
+    """BLEU-1 to BLEU-4, of shape `(4, sets)`, of sums of [`bleu_statistics`] of shape `(10, sets)`."""
+    correct, guessed, (length, reference_length) = statistics[:4], statistics[4:8], statistics[8:]
     precision = (correct + BLEU_TINY) / (guessed + BLEU_SMALL)
     scores = np.cumprod(precision, axis=0) ** (1 / np.array(ORDERS)[:, None])
     if brevity_penalty:

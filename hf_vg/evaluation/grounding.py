@@ -18,6 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 
 
+GROUNDING_METRICS = ("pointing", "mass", "average_precision", "pointing_center", "pointing_random")
+
+
 def box_mask(boxes: Sequence[Sequence[float]], image_size: tuple[float, float], grid: tuple[int, int]) -> np.ndarray:
     r"""
     Which cells of a grid over the image have their centre in a box.
@@ -117,6 +120,17 @@ def grounding_metrics(
           and of pointing at any cell by chance.
         - **words** -- how many there were.
     """
+    rows = grounding_rows(maps, boxes, image_sizes)
+    means = rows.mean(axis=0).tolist() if len(rows) else [float("nan")] * len(GROUNDING_METRICS)
+    return {**dict(zip(GROUNDING_METRICS, means, strict=True)), "words": len(rows)}
+
+
+def grounding_rows(
+    maps: Sequence[np.ndarray],
+    boxes: Sequence[Sequence[Sequence[float]]],
+    image_sizes: Sequence[tuple[float, float]],
+) -> np.ndarray:
+    """The numbers whose means are [`grounding_metrics`], of shape `(words, 5)`, for each word."""
     rows = []
     for attention, truth, image_size in zip(maps, boxes, image_sizes, strict=True):
         attention = np.asarray(attention, dtype=np.float64)
@@ -132,9 +146,27 @@ def grounding_metrics(
                 mask.mean(),
             )
         )
-    names = ("pointing", "mass", "average_precision", "pointing_center", "pointing_random")
-    means = np.mean(rows, axis=0).tolist() if rows else [float("nan")] * len(names)
-    return {**dict(zip(names, means, strict=True)), "words": len(rows)}
+    return np.array(rows, dtype=np.float64).reshape(-1, len(GROUNDING_METRICS))
+
+
+def boxes_in_view(
+    boxes: Sequence[Sequence[float]], image_size: tuple[float, float], seen: Sequence[float]
+) -> tuple[list[list[float]], tuple[float, float]]:
+    r"""
+    Boxes as they lie in the part of an image that a model is given, and the size of that part. Boxes out of sight are
+    left out.
+
+    Args:
+        boxes (`Sequence` of `(left, top, right, bottom)`), image_size (`tuple[float, float]`):
+            As for [`box_mask`].
+        seen (`Sequence[float]`):
+            The part, as [`seen_box`] gives it.
+    """
+    width, height = image_size
+    left, top, right, bottom = seen[0] * width, seen[1] * height, seen[2] * width, seen[3] * height
+    size = (right - left, bottom - top)
+    moved = [[b[0] - left, b[1] - top, b[2] - left, b[3] - top] for b in boxes]
+    return [b for b in moved if b[0] < size[0] and b[1] < size[1] and b[2] > 0 and b[3] > 0], size
 
 
 def _overlap(boxes: Sequence[Sequence[float]]) -> bool:

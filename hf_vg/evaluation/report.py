@@ -1,0 +1,334 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One report of a captioner: scores with confidence intervals, and its best and worst captions with maps."""
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.scenes import caption_phrases
+from .captions import (
+    METRICS,
+    bleu_from_statistics,
+    bleu_statistics,
+    caption_metrics,
+    caption_scores,
+    make_corpus,
+)
+from .grounding import GROUNDING_METRICS, boxes_in_view, grounding_rows
+from .tokenization import ptb_tokenize
+
+
+# Resampled sums that are in memory at a time.
+_SAMPLES_AT_A_TIME = 100
+
+MEANINGS = {
+    "bleu1": "BLEU-1",
+    "bleu2": "BLEU-2",
+    "bleu3": "BLEU-3",
+    "bleu4": "BLEU-4",
+    "rouge_l": "ROUGE-L",
+    "cider_d": "CIDEr-D",
+    "cider": "CIDEr",
+    "meteor": "METEOR 1.5",
+    "meteor_python": "METEOR without paraphrases",
+    "true": "captions that are true of their scene",
+    "distinct1": "distinct words, of all",
+    "distinct2": "distinct pairs of words, of all",
+    "distinct3": "distinct triples of words, of all",
+    "distinct4": "distinct quadruples of words, of all",
+    "vocabulary": "words used",
+    "vocabulary_use": "words used, of those that people used",
+    "length": "words a caption",
+    "reference_length": "words a caption, by people",
+    "pointing": "peak of a noun's map is in its box",
+    "pointing_center": "the same, pointing at the centre of the image",
+    "pointing_random": "the same, pointing at random",
+    "mass": "attention in the box of the noun",
+    "average_precision": "average precision of the noun's map",
+    "words": "nouns with boxes that were judged",
+}
+_PERCENT = re.compile(r"bleu|rouge|meteor|true|pointing|mass|average_precision|distinct|vocabulary_use")
+
+
+def bootstrap(
+    statistics: np.ndarray,
+    score: Callable[[np.ndarray], np.ndarray],
+    samples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> np.ndarray:
+    r"""
+    Confidence intervals of scores of a set of images, by drawing sets as large from it with replacement.
+
+    Args:
+        statistics (`np.ndarray` of shape `(statistics, images)`):
+            What, summed over images, scores are computed from. Nothing else is looked at again, so that a thousand
+            sets take less than a second.
+        score (`Callable`):
+            Makes of sums of shape `(statistics, sets)` scores of shape `(scores, sets)`.
+        samples (`int`, *optional*, defaults to 1000):
+            Sets that are drawn.
+        confidence (`float`, *optional*, defaults to 0.95):
+            The share of sets whose scores the intervals hold: percentiles, equally many below as above.
+        seed (`int`, *optional*, defaults to 0):
+            Of what is drawn.
+
+    Returns:
+        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends.
+    """
+    statistics = np.asarray(statistics, dtype=np.float64)
+    images = statistics.shape[1]
+    if not images:
+        raise ValueError("There are no images to draw from.")
+    rng = np.random.default_rng(seed)
+    scores = []
+    for start in range(0, samples, _SAMPLES_AT_A_TIME):
+        # How often each image is in each set.
+        counts = rng.multinomial(images, np.full(images, 1 / images), size=min(_SAMPLES_AT_A_TIME, samples - start))
+        scores.append(score(statistics @ counts.T.astype(np.float64)))
+    tail = 50 * (1 - confidence)
+    # A set without a single word to judge has no score, which is no number.
+    return np.nanpercentile(np.concatenate(scores, axis=1), [tail, 100 - tail], axis=1).T
+
+
+def caption_intervals(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Iterable[str] = ("bleu", "rouge", "cider", "diversity"),
+    true: Sequence[bool] | None = None,
+    **bootstrap_kwargs,
+) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
+    r"""
+    [`caption_metrics`] with confidence intervals.
+
+    Args:
+        predictions (`Sequence[str]`), references (`Sequence[Sequence[str]]`), metrics (`Iterable[str]`):
+            As for [`caption_metrics`]. BLEU, ROUGE-L and CIDEr get intervals; CIDEr weighs n-grams by how rare they
+            are in the whole set, whichever images are drawn. METEOR and diversity, which are of a set as a whole, get
+            none.
+        true (`Sequence[bool]`, *optional*):
+            Whether each caption is true, where that is known.
+        bootstrap_kwargs:
+            Of [`bootstrap`].
+
+    Returns:
+        `tuple`: For each metric its `value`, and `low` and `high`; and the scores of each image.
+    """
+    metrics = tuple(metrics)
+    if unknown := sorted(set(metrics) - set(METRICS)):
+        raise ValueError(f"There is no caption metric {unknown[0]!r}: choose from {', '.join(METRICS)}.")
+    corpus = make_corpus(predictions, references, ptb_tokenize)
+    per_image = caption_scores(
+        predictions, references, [m for m in metrics if m in ("bleu", "bleu_no_bp", "rouge", "cider")]
+    )
+    if true is not None:
+        per_image["true"] = np.asarray(true, dtype=np.float64)
+    bleu_names = [name for name in per_image if name.startswith("bleu")]
+    mean_names = [name for name in per_image if name not in bleu_names]
+    statistics = np.stack([np.ones(len(predictions)), *bleu_statistics(corpus), *(per_image[n] for n in mean_names)])
+
+    def score(sums: np.ndarray) -> np.ndarray:
+        rows = dict(zip(mean_names, sums[11:] / sums[0], strict=True))
+        for penalty, ending in ((True, ""), (False, "_no_bp")):
+            rows |= {f"bleu{n}{ending}": row for n, row in enumerate(bleu_from_statistics(sums[1:11], penalty), 1)}
+        return np.stack([rows[name] for name in bleu_names + mean_names])
+
+    results = {}
+    if bleu_names + mean_names:
+        values = score(statistics.sum(axis=1, keepdims=True))[:, 0]
+        ends = bootstrap(statistics, score, **bootstrap_kwargs)
+        for name, value, (low, high) in zip(bleu_names + mean_names, values, ends, strict=True):
+            results[name] = {"value": float(value), "low": float(low), "high": float(high)}
+    of_the_set = [metric for metric in metrics if metric == "diversity" or metric.startswith("meteor")]
+    whole = caption_metrics(predictions, references, of_the_set)
+    results |= {name: {"value": value} for name, value in whole.items()}
+    return results, per_image
+
+
+def words_with_boxes(row: Mapping[str, Any], caption: Mapping[str, Any]) -> list[tuple[int, list[list[float]]]]:
+    r"""
+    The nouns of a caption that name something with boxes, and these boxes.
+
+    Args:
+        row (`Mapping`):
+            Of a scene, with its `objects`; or of Flickr30k Entities, with `boxes` and `phrases`. There, a word names
+            what phrases of the image's captions name that end with the same word: "dog" finds the boxes of "a dog" and
+            of "the brown dog".
+        caption (`Mapping`):
+            With `generated_text` and `words`, as the captioning pipeline gives them.
+
+    Returns:
+        `list[tuple[int, list]]`: Numbers of words, and boxes of `(left, top, right, bottom)` in pixels.
+    """
+    if "objects" in row:
+        return [
+            (phrase["end"] - 1, [row["objects"][index]["box"] for index in phrase["objects"]])
+            for phrase in caption_phrases(row, caption["generated_text"])
+            if phrase["objects"]
+        ]
+    boxes_of: dict[str, set[int]] = {}
+    for phrase in row["phrases"]:
+        words = ptb_tokenize(phrase["text"])
+        if words and phrase["boxes"]:
+            boxes_of.setdefault(words[-1], set()).update(phrase["boxes"])
+    return [
+        (number, [row["boxes"][index] for index in sorted(boxes_of[word.lower()])])
+        for number, word in enumerate(caption["words"])
+        if word.lower() in boxes_of
+    ]
+
+
+def grounding_intervals(
+    rows: Sequence[Mapping[str, Any]],
+    captions: Sequence[Mapping[str, Any]],
+    seen: Sequence[Sequence[float]],
+    image_sizes: Sequence[tuple[int, int]],
+    **bootstrap_kwargs,
+) -> dict[str, dict[str, float]]:
+    r"""
+    [`grounding_metrics`] of the nouns of captions, with confidence intervals over images.
+
+    Args:
+        rows (`Sequence[Mapping]`), captions (`Sequence[Mapping]`):
+            As for [`words_with_boxes`]; captions also with `attention`.
+        seen (`Sequence`):
+            The part of each image that its maps cover. See [`seen_box`]. What lies outside of it can not be pointed
+            at, and is left out.
+        image_sizes (`Sequence[tuple[int, int]]`):
+            Width and height of each image.
+        bootstrap_kwargs:
+            Of [`bootstrap`].
+    """
+    maps, boxes, sizes, images = [], [], [], []
+    for image, (row, caption, part, size) in enumerate(zip(rows, captions, seen, image_sizes, strict=True)):
+        for word, truth in words_with_boxes(row, caption):
+            in_view, view_size = boxes_in_view(truth, size, part)
+            if in_view:
+                maps.append(caption["attention"][word])
+                boxes.append(in_view)
+                sizes.append(view_size)
+                images.append(image)
+    if not maps:
+        return {}
+    words = grounding_rows(maps, boxes, sizes)
+    statistics = np.zeros((1 + words.shape[1], len(rows)))
+    np.add.at(statistics.T, images, np.concatenate([np.ones((len(words), 1)), words], axis=1))
+
+    def score(sums: np.ndarray) -> np.ndarray:
+        return sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
+
+    ends = bootstrap(statistics, score, **bootstrap_kwargs)
+    results = {
+        name: {"value": float(value), "low": float(low), "high": float(high)}
+        for name, value, (low, high) in zip(GROUNDING_METRICS, words.mean(axis=0), ends, strict=True)
+    }
+    # The baselines stand beside what they are baselines of.
+    order = sorted(results, key=lambda name: not name.startswith("pointing"))
+    return {**{name: results[name] for name in order}, "words": {"value": len(words)}}
+
+
+def write_report(
+    output_dir: str | PathLike,
+    title: str,
+    facts: Mapping[str, Any],
+    metrics: Mapping[str, Mapping[str, float]],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, Path]:
+    r"""
+    Writes `report.json`, `report.md` with figures, and `report.html`, which shows maps at a touch.
+
+    Args:
+        output_dir (`str` or `PathLike`):
+            The folder.
+        title (`str`), facts (`Mapping`):
+            What the report is of.
+        metrics (`Mapping`):
+            Of [`caption_intervals`] and [`grounding_intervals`].
+        examples (`Mapping`):
+            For each heading, captions with their maps as [`caption_examples`] gives them, each with its `references`,
+            `score` and `id`.
+
+    Returns:
+        `dict[str, Path]`: The files by their kind.
+    """
+    from ..interpretation.figures import plot_attention
+    from ..interpretation.html import explanation_html, write_whole
+
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    table = [(MEANINGS.get(name, name), *_shown(name, metric)) for name, metric in metrics.items()]
+    record = {
+        "title": title,
+        **facts,
+        "metrics": metrics,
+        "examples": {
+            heading: [{key: row[key] for key in ("id", "generated_text", "references", "score")} for row in rows]
+            for heading, rows in examples.items()
+        },
+    }
+    lines = [f"# {title}", ""]
+    lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()]
+    lines += ["", "| metric | value | 95% interval |", "| --- | ---: | --- |"]
+    lines += [f"| {meaning} | {value} | {interval} |" for meaning, value, interval in table]
+    shown = []
+    for heading, rows in examples.items():
+        if not rows:
+            continue
+        figure = f"{heading.lower().replace(' ', '_')}.png"
+        plot_attention(rows, output_dir / figure)
+        lines += ["", f"## {heading}", "", f"![Where the model looked]({figure})", ""]
+        for row in rows:
+            lines.append(
+                f"- **{_markdown(row['generated_text'])}** (CIDEr-D {row['score']:.2f}, {_markdown(row['id'])})"
+            )
+            lines += [f"  - {_markdown(text)}" for text in row["references"]]
+            references = "\n".join(f"· {text}" for text in row["references"])
+            shown.append({**row, "name": f"{heading}: {row['id']}, CIDEr-D {row['score']:.2f}\n{references}"})
+    cells = "".join(
+        f"<tr><td>{html.escape(meaning)}</td><td class=number>{value}</td><td class=number>{interval}</td></tr>"
+        for meaning, value, interval in table
+    )
+    facts_html = "; ".join(
+        f"{html.escape(name.replace('_', ' '))}: {html.escape(str(v))}" for name, v in facts.items()
+    )
+    before = (
+        f"<p>{facts_html}</p><table><tr><th>metric</th><th class=number>value</th>"
+        f"<th class=number>95% interval</th></tr>{cells}</table><h2>Captions</h2>"
+    )
+    files = {kind: output_dir / f"report.{kind}" for kind in ("json", "md", "html")}
+    write_whole(files["json"], json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_whole(files["md"], "\n".join(lines) + "\n")
+    write_whole(files["html"], explanation_html(shown, title, before=before))
+    return files
+
+
+def _shown(name: str, metric: Mapping[str, float]) -> tuple[str, str]:
+    scale, digits = (100, 1) if _PERCENT.match(name) else (1, 3)
+    if name in ("vocabulary", "words"):
+        digits = 0
+    value = f"{scale * metric['value']:,.{digits}f}"
+    if "low" not in metric:
+        return value, ""
+    return value, f"{scale * metric['low']:.{digits}f} to {scale * metric['high']:.{digits}f}"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

@@ -1,0 +1,44 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Arguments of the recipe that judges a captioner."""
+
+from dataclasses import dataclass, field
+
+from .arguments import CaptionDataArguments
+
+
+@dataclass
+class CaptionReportArguments(CaptionDataArguments):
+    """What `recipes/evaluate_captioner.py` judges, and on what."""
+
+    checkpoint: str = field(
+        default="outputs/show_attend_tell_scenes",
+        metadata={"help": "The captioner: a folder, or a model of the Hub."},
+    )
+    split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
+    num_beams: int = field(default=3, metadata={"help": "Beams of the captions; 1 is greedy."})
+    batch_size: int = field(default=32, metadata={"help": "Images that are captioned at a time."})
+    metrics: list[str] = field(
+        default_factory=lambda: ["bleu", "rouge", "cider", "diversity"],
+        metadata={"help": "Any of bleu, bleu_no_bp, rouge, cider, meteor, meteor_python and diversity."},
+    )
+    num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
+    num_examples: int = field(default=5, metadata={"help": "Captions to show of the best, and of the worst."})
+    entities_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder of Flickr30k Entities: judge where nouns look by its boxes. Scenes have their own."},
+    )
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
+    )

@@ -1,0 +1,113 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+Judge a captioner, and write a report: scores with confidence intervals, where its nouns look, best and worst captions.
+
+With no arguments it judges what `recipes/train_captioner.py` trained on scenes:
+
+    python recipes/evaluate_captioner.py
+
+On photos, and with the boxes of Flickr30k Entities:
+
+    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir flickr8k --split dev \
+        --checkpoint outputs/show_attend_tell_flickr8k --entities_dir flickr30k_entities
+"""
+
+from pathlib import Path
+
+import numpy as np
+from datasets import Image
+from tqdm.auto import tqdm
+from transformers import pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from hf_vg.data import caption_is_true, load_flickr30k_entities, seen_box
+from hf_vg.evaluation import caption_intervals, grounding_intervals, write_report
+from hf_vg.interpretation import caption_examples
+from hf_vg.training import load_caption_data, parse_arguments, use_all_cores
+from hf_vg.training.evaluation import CaptionReportArguments
+
+
+def main():
+    default_config = Path(__file__).parent / "configs" / "caption_report_scenes.yaml"
+    (args,) = parse_arguments((CaptionReportArguments,), default_config)
+    use_all_cores()
+    if not Path(args.checkpoint, "config.json").exists() and args.checkpoint == CaptionReportArguments.checkpoint:
+        raise SystemExit(
+            f"error: there is no checkpoint in {args.checkpoint!r}: run recipes/train_captioner.py first."
+        )
+    captioner = pipeline("image-to-text", model=args.checkpoint, num_beams=args.num_beams)
+    split = {"dev": "validation", "val": "validation"}.get(args.split, args.split)
+    rows = load_caption_data(args)[split]
+
+    outputs = captioner(KeyDataset(rows, "image"), batch_size=args.batch_size, return_attention=True)
+    captions = [output[0] for output in tqdm(outputs, total=len(rows), desc="Captioning", unit="image")]
+    texts, references = [caption["generated_text"] for caption in captions], rows["captions"][:]
+    scenes = args.dataset == "scenes"
+    true = [caption_is_true(row, text) for row, text in zip(rows, texts, strict=True)] if scenes else None
+    metrics, per_image = caption_intervals(texts, references, args.metrics, true, samples=args.num_samples)
+
+    grounded, numbers = rows, range(len(rows))
+    if args.entities_dir is not None:
+        grounded, numbers = entities_of(args, rows)
+    if scenes or args.entities_dir is not None:
+        sizes = [rows[number]["image"].size for number in tqdm(numbers, desc="Measuring", unit="image")]
+        seen = [seen_box(captioner.image_processor, size) for size in sizes]
+        metrics |= grounding_intervals(
+            grounded, [captions[number] for number in numbers], seen, sizes, samples=args.num_samples
+        )
+
+    ranking = per_image.get("cider_d", next(iter(per_image.values())))
+    order = np.argsort(-ranking, kind="stable").tolist()
+    number = min(args.num_examples, len(order) // 2)
+    examples = {}
+    for heading, chosen in (("Best", order[:number]), ("Worst", order[len(order) - number :][::-1])):
+        found = caption_examples(captioner, [rows[i]["image"] for i in chosen], batch_size=args.batch_size)
+        examples[heading] = [
+            {
+                **records[0],
+                "id": str(rows[i].get("image_id", f"{split} {i}")),
+                "references": references[i],
+                "score": float(ranking[i]),
+            }
+            for i, records in zip(chosen, found, strict=True)
+        ]
+    facts = {
+        "model": args.checkpoint,
+        "model_type": captioner.model.config.model_type,
+        "dataset": args.dataset,
+        "split": split,
+        "images": len(rows),
+        "beams": args.num_beams,
+        "bootstrap_samples": args.num_samples,
+    }
+    output_dir = args.output_dir or Path(args.checkpoint) / "report"
+    files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples)
+    print(files["md"].read_text(encoding="utf-8").split("\n## ")[0])
+    print("The report is " + ", ".join(map(str, files.values())))
+
+
+def entities_of(args: CaptionReportArguments, rows) -> tuple[list[dict], list[int]]:
+    """The boxes and phrases of those images that have them, and the numbers of these among the rows."""
+    paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
+    annotated = {}
+    for table in load_flickr30k_entities(args.entities_dir, args.images_dir or paths[0].parent).values():
+        table = table.cast_column("image", Image(decode=False))
+        annotated |= {Path(row["image"]["path"]).name: row for row in table}
+    numbers = [number for number, path in enumerate(paths) if path.name in annotated]
+    return [annotated[paths[number].name] for number in numbers], numbers
+
+
+if __name__ == "__main__":
+    main()
