@@ -64,6 +64,7 @@ def regions_of_words(
         - **boxes** -- relative; the first is the whole image.
         - **attention** -- `np.ndarray` of shape `(words, boxes)`, whose rows sum to one.
         - **head_attention** -- `np.ndarray` of shape `(layers, heads, words, boxes)`, likewise.
+        - **method** -- what `attention` is.
     """
     inputs, attentions, _ = _look(model, processor, image, text, boxes)
     num_tokens = inputs["input_ids"].shape[1]
@@ -87,6 +88,7 @@ def regions_of_words(
         "boxes": inputs["boxes"][0].tolist(),
         "attention": of_words(mean[0]),
         "head_attention": of_words(by_head),
+        "method": "rollout" if _is_rollout(model, rollout) else "last, all heads",
     }
 
 
