@@ -23,7 +23,7 @@ class About(NamedTuple):
     pipeline_tag: str = "feature-extraction"
     tags: tuple[str, ...] = ("visual-grounding",)
     papers: tuple[str, ...] = ()
-    figure_text: str = ""
+    figure_text: str = "What the model makes of a few examples."
     speaks: bool = True  # reads or writes a language
     limits: str = "It knows what its training data shows, and the words in it: of anything else it speaks wrongly."
 
@@ -39,8 +39,9 @@ class DatasetAbout(NamedTuple):
 
 class MetricAbout(NamedTuple):
     name: str
-    kind: str  # as the Hub's index of results names it
-    is_share: bool = True  # from 0 to 1, read as a percentage
+    kind: str | None  # as the Hub's index of results names it; what only puts others in proportion is not in the index
+    form: str = "{:.1%}"
+    scale: float = 1.0
 
 
 _CAPTIONER_LIMITS = (
@@ -194,18 +195,19 @@ DATASETS = {
 }
 
 METRICS = {
-    **{f"bleu{n}": MetricAbout(f"BLEU-{n}", "bleu") for n in (1, 2, 3, 4)},
-    "rouge_l": MetricAbout("ROUGE-L", "rouge"),
-    "cider": MetricAbout("CIDEr-D", "cider", is_share=False),
-    "meteor": MetricAbout("METEOR", "meteor"),
+    **{f"bleu{n}": MetricAbout(f"BLEU-{n}", "bleu", "{:.1f}", 100) for n in (1, 2, 3, 4)},
+    "rouge_l": MetricAbout("ROUGE-L", "rouge", "{:.1f}", 100),
+    "meteor": MetricAbout("METEOR", "meteor", "{:.1f}", 100),
+    "cider": MetricAbout("CIDEr", "cider", "{:.1f}", 100),
+    "cider_d": MetricAbout("CIDEr-D", "cider", "{:.1f}", 100),
     "true": MetricAbout("captions that are true of their scene", "accuracy"),
     "true_seen": MetricAbout("true captions, combinations seen in training", "accuracy"),
     "true_unseen": MetricAbout("true captions, combinations never seen", "accuracy"),
     "pointing": MetricAbout("peak of a noun's map in the box of its object", "accuracy"),
-    "pointing_random": MetricAbout("the same, by chance", "accuracy"),
-    "pointing_center": MetricAbout("the same, if it always looked at the centre", "accuracy"),
-    "mass": MetricAbout("share of attention in the box", "accuracy"),
-    "average_precision": MetricAbout("average precision of the maps", "mean_average_precision"),
+    "pointing_random": MetricAbout("such peaks, if they fell anywhere by chance", None),
+    "pointing_center": MetricAbout("such peaks, if they were always at the centre", None),
+    "mass": MetricAbout("share of a noun's attention in the box of its object", "accuracy"),
+    "average_precision": MetricAbout("average precision of nouns' maps", "mean_average_precision"),
     "identification": MetricAbout("captions told to be of the image or not", "accuracy"),
     "paraphrase": MetricAbout("types of paraphrases", "accuracy"),
     "word_attention": MetricAbout("words that look at the right box, by the last layer's attention", "accuracy"),
@@ -218,10 +220,23 @@ METRICS = {
         "expressions whose box has an IoU of 0.5 or more with the right one", "accuracy"
     ),
     **{
-        f"{direction}_r{k}": MetricAbout(f"{title}, recall at {k} (%)", "recall", is_share=False)
+        f"{direction}_r{k}": MetricAbout(f"{title}, recall at {k}", "recall", "{:.1f}%")
         for direction, title in (("image_to_text", "caption of an image"), ("text_to_image", "image of a caption"))
         for k in (1, 5, 10)
     },
+    **{
+        f"{direction}_{kind}_rank": MetricAbout(f"{title}, {kind} rank", f"{kind}_rank", "{:.1f}")
+        for direction, title in (("image_to_text", "caption of an image"), ("text_to_image", "image of a caption"))
+        for kind in ("median", "mean")
+    },
+}
+
+# The SC-NLM is scored twice: describing images, and sentences from their vectors.
+METRICS |= {
+    f"{source}_{key}": about._replace(name=f"from the vector of the {source}: {about.name}")
+    for source in ("image", "caption")
+    for key, about in list(METRICS.items())
+    if key.startswith(("bleu", "rouge", "cider", "meteor", "true"))
 }
 
 PAPERS = {

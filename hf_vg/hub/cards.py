@@ -86,6 +86,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
     about = MODELS.get(class_name, About(auto_class="AutoModel"))
     dataset = _dataset_about(run.dataset)
     metrics = _readable_metrics(run.metrics)
+    indexed = {key: value for key, value in metrics.items() if key not in METRICS or METRICS[key].kind is not None}
     title = Path(name).name
     data = ModelCardData(
         language="en" if about.speaks else None,
@@ -95,7 +96,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         tags=["hf_vg", config.model_type, *about.tags, *([tags] if isinstance(tags, str) else tags or [])],
         datasets=[run.dataset] if dataset is not None and dataset.on_hub else None,
         base_model=run.base_model,
-        metrics=sorted({METRICS[key].kind for key in metrics if key in METRICS}) or None,
+        metrics=sorted({METRICS[key].kind for key in indexed if key in METRICS}) or None,
         model_name=title,
         eval_results=[
             EvalResult(
@@ -107,7 +108,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
                 metric_name=_metric_name(key),
                 metric_value=round(value, 4),
             )
-            for key, value in metrics.items()
+            for key, value in indexed.items()
         ]
         or None,
     )
@@ -158,19 +159,13 @@ def _dataset_about(dataset: str | None) -> DatasetAbout | None:
 
 
 def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Scores only: neither times nor counts, and without the prefix that Trainer gives them."""
+    """Scores only, in the order of the table: neither times nor counts, and without the prefix of Trainer."""
     plain = {key.removeprefix("test_"): value for key, value in metrics.items()}
-    without = (
-        "runtime",
-        "samples_per_second",
-        "steps_per_second",
-        "epoch",
-        "arithmetic_queries",
-        "model_preparation_time",
-    )
+    without = ("runtime", "samples_per_second", "steps_per_second", "epoch", "words", "arithmetic_queries")
+    order = {key: place for place, key in enumerate(METRICS)}
     return {
         key: float(value)
-        for key, value in plain.items()
+        for key, value in sorted(plain.items(), key=lambda item: order.get(item[0], len(order)))
         if isinstance(value, int | float) and math.isfinite(value) and key not in without
     }
 
@@ -180,8 +175,8 @@ def _metric_name(key: str) -> str:
 
 
 def _metric_value(key: str, value: float) -> str:
-    if key in METRICS and METRICS[key].is_share:
-        return f"{100 * value:.1f}%"
+    if key in METRICS:
+        return METRICS[key].form.format(METRICS[key].scale * value)
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 

@@ -16,6 +16,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Sized
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from transformers.utils import logging
 
 from ..hub.cards import Run, model_card
 from ..hub.publishing import CARD, LAST_CHECKPOINT, checkpoint_folder, upload_folder
+from .checkpoints import SETTINGS_NAME
 
 
 logger = logging.get_logger(__name__)
@@ -198,18 +200,22 @@ def hyperparameters(trainer: Trainer) -> dict[str, Any]:
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     parts = f"{args.train_batch_size} x {args.gradient_accumulation_steps} steps x {args.world_size} processes"
     warmup = f"{args.warmup_steps:.0%} of the steps" if 0 < args.warmup_steps < 1 else f"{args.warmup_steps:g} steps"
+    rows = len(trainer.train_dataset) if isinstance(trainer.train_dataset, Sized) else None
+    adam = f"betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
     settings = {
+        "rows to train on": f"{rows:,}" if rows else None,
         "learning rate": args.learning_rate,
         "learning rate of the backbone": getattr(args, "backbone_learning_rate", None),
         "schedule": f"{args.lr_scheduler_type.value}, warm-up of {warmup}",
-        "optimizer": f"{args.optim}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}",
+        "optimizer": f"{args.optim.value}, {adam}",
         "weight decay": args.weight_decay or None,
-        "gradient norm, at most": args.max_grad_norm or None,
+        "gradient norm, at most": f"{args.max_grad_norm:g}" if args.max_grad_norm else None,
         "batch": f"{batch}" + (f" ({parts})" if batch != args.train_batch_size else ""),
-        "epochs": None if args.max_steps > 0 else args.num_train_epochs,
+        "epochs": None if args.max_steps > 0 else f"{args.num_train_epochs:g}",
         "optimizer steps": f"{trainer.state.global_step:,}" if trainer.state.global_step else None,
         "precision": "bfloat16, mixed" if args.bf16 else "float16, mixed" if args.fp16 else "float32",
         "seed": args.seed,
+        "all settings": f"`{SETTINGS_NAME}`" if getattr(args, "recipe_settings", None) else None,
         "made with": f"transformers {transformers.__version__}, torch {torch.__version__}",
     }
     return {name: value for name, value in settings.items() if value is not None}

@@ -32,7 +32,7 @@ import yaml
 
 
 LFS_ENDINGS = (".safetensors", ".png", ".pt", ".pth", ".bin", ".arrow")
-PART_SIZE = 8 * 1024  # larger files are uploaded in parts of this size
+PART_SIZE = 8 * 1024  # larger files are uploaded in parts of this size, or in a few larger ones
 
 
 class File(NamedTuple):
@@ -267,9 +267,9 @@ class Handler(BaseHTTPRequestHandler):
             address = f"{self.server.endpoint}/lfs/{oid}"
             upload = {"href": address}
             if size > PART_SIZE:
-                count = -(-size // PART_SIZE)
-                header = {str(part + 1): f"{address}/part/{part + 1}" for part in range(count)}
-                upload = {"href": f"{address}/complete", "header": {"chunk_size": str(PART_SIZE), **header}}
+                part_size = max(PART_SIZE, -(-size // 5))
+                header = {str(part + 1): f"{address}/part/{part + 1}" for part in range(-(-size // part_size))}
+                upload = {"href": f"{address}/complete", "header": {"chunk_size": str(part_size), **header}}
             objects[-1]["actions"] = {"upload": upload, "verify": {"href": f"{address}/verify"}}
         self.send_json({"transfer": "basic", "objects": objects})
 

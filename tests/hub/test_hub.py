@@ -92,6 +92,22 @@ PUSH = """
     model.save_pretrained("local", push_to_hub=True, repo_id="user/show-attend-tell", revision="trial")
     assert api.file_exists("user/show-attend-tell", "model.safetensors", revision="trial")
     json.dump(commits, open("commits.json", "w"))
+
+    # Published weights, converted and published again.
+    from safetensors.torch import save_file
+    from hf_vg.models.grounded_visual_bert import convert as visual_bert
+    from hf_vg.models.vgg import convert as vgg
+    from tests.models.test_modeling_vgg import without_data
+
+    ones = {name: torch.ones(tensor.shape, dtype=torch.bfloat16) for name, tensor in without_data("vgg11").items()}
+    save_file(ones, "v.safetensors")
+    vgg.main(["--checkpoint", "v.safetensors", "--output_dir", "vgg", "--push_to_hub", "user/converted-vgg"])
+    checkpoints()["visual-bert"].processor.tokenizer.save_pretrained("words")
+    from transformers import VisualBertConfig, VisualBertModel
+    VisualBertModel(VisualBertConfig(vocab_size=20, hidden_size=8, visual_embedding_dim=7, num_hidden_layers=1,
+                                     num_attention_heads=2, intermediate_size=8)).save_pretrained("theirs")
+    visual_bert.main(["--checkpoint", "theirs", "--output_dir", "bert", "--tokenizer", "words",
+                      "--push_to_hub", "user/converted-visual-bert"])
 """
 
 # By someone who has neither hf_vg nor a token.
@@ -112,19 +128,22 @@ PULL = """
             processor = AutoProcessor.from_pretrained(f"user/{name}", trust_remote_code=True)
             assert type(processor).__module__.startswith("transformers_modules.user.")
     assert AutoBackbone.from_pretrained("user/vgg", trust_remote_code=True).channels == [6]
+    converted = transformers.AutoModel.from_pretrained("user/converted-visual-bert", trust_remote_code=True)
+    assert converted.config.visual_embedding_dim == 7
 
     image = Image.new("RGB", (20, 16), "red")
     for name in ("spatial-transformer", "scnlm"):
         captioner = pipeline("image-to-text", model=f"user/{name}", trust_remote_code=True)
         assert isinstance(captioner(image)[0]["generated_text"], str)
-    for revision, is_first in ((commits["show-attend-tell"], True), ("v1", True), (commits["second"], False), ("main", False)):
+    first, second = commits["show-attend-tell"], commits["second"]
+    for revision, is_first in ((first, True), ("v1", True), (second, False), ("main", False)):
         model = transformers.AutoModelForImageTextToText.from_pretrained(
             "user/show-attend-tell", revision=revision, trust_remote_code=True
         )
         assert bool(model.lm_head.bias.any()) == is_first, revision
-        if revision == commits["second"]:  # a commit before the processor's would lack it
-            captioner = pipeline("image-to-text", model="user/show-attend-tell", revision=revision, trust_remote_code=True)
-            assert captioner(image) and not captioner.model.lm_head.bias.any()
+    # The first commit would lack the processor.
+    captioner = pipeline("image-to-text", model="user/show-attend-tell", revision=second, trust_remote_code=True)
+    assert captioner(image) and not captioner.model.lm_head.bias.any()
     json.dump(sums, open("sums.json", "w"))
 """
 
@@ -146,6 +165,10 @@ def test_every_model_to_the_hub_and_back(hub, stranger, tmp_path):
             assert tensor.equal(sent[key]), f"{name}: {key}"
         if name != "show-attend-tell":  # which was pushed again
             assert sums[name] == pytest.approx(sum(t.double().sum().item() for t in sent.values())), name
+    for name in ("converted-vgg", "converted-visual-bert"):
+        files = hub.files(f"user/{name}")
+        assert {"README.md", "config.json", "model.safetensors"} <= set(files)
+        assert f'from_pretrained("user/{name}"' in files["README.md"].content.decode()
     # Small files and large ones, in one piece and in parts.
     assert any("/part/2" in request for request in hub.requests)
     assert any(request.startswith("PUT /lfs/") and "/part/" not in request for request in hub.requests)
@@ -283,7 +306,7 @@ RESUME = (
         for key, tensor in whole.model.state_dict().items():
             assert torch.equal(second.model.state_dict()[key], tensor), key
     api.create_repo("user/empty")
-    for name, message in (("user/nobody", "no such repository"), ("user/trained@never", "no such repository or revision"),
+    for name, message in (("user/nobody", "no such repository"), ("user/trained@never", "repository or revision"),
                           ("user/empty", "neither 'last-checkpoint' nor"), ("a/b/c", "must read")):
         with pytest.raises(ValueError, match=message):
             second.train(resume_from_checkpoint=name)
@@ -308,7 +331,7 @@ def test_training_goes_on_from_the_hub(hub, tmp_path):
 
 
 def test_only_the_first_rank_publishes(hub, tmp_path):
-    run(TWO_RANKS, hub, tmp_path, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0")
+    run(TWO_RANKS, hub, tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     assert hub.repos["user/both"].log == ["initial commit", "End of training"]
     assert len([request for request in hub.requests if request == "POST /api/models/user/both/commit/main"]) == 1
     assert {"README.md", "model.safetensors"} <= set(hub.files("user/both"))
