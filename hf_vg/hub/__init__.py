@@ -11,3 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+
+from .cards import Run, model_card
+from .publishing import checkpoint_folder, upload_folder
+
+
+__all__ = ["Run", "checkpoint_folder", "model_card", "upload_folder"]

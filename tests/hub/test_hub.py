@@ -175,9 +175,9 @@ def test_every_model_to_the_hub_and_back(hub, stranger, tmp_path):
 
 
 FAIL = """
-    import httpx2, json, time
+    import time
     import pytest
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_session
     from huggingface_hub.errors import HfHubHTTPError
     from tests.hub.checkpoints import checkpoints
 
@@ -185,7 +185,7 @@ FAIL = """
     api, model = HfApi(), checkpoints()["spatial-transformer"].model
 
     def faults(*faults):
-        assert httpx2.put(f"{api.endpoint}/faults", json=faults).status_code == 200
+        assert get_session().put(f"{api.endpoint}/faults", json=faults).status_code == 200
 
     def has_model(repo_id):
         return api.repo_exists(repo_id) and api.file_exists(repo_id, "config.json")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pytest
 from transformers import TrainingArguments
 
-from hf_vg.training import CaptionerArguments, parse_arguments
+from hf_vg.training import CaptionerArguments, VgTrainingArguments, parse_arguments
 
 
 @dataclass
@@ -90,3 +90,11 @@ def test_recipe_arguments_share_no_name(tmp_path):
     )
     assert args.model == {"hidden_size": 4, "dropout": 0.5} and args.num_train_images == 7
     assert training_args.learning_rate == 1e-4
+
+
+def test_a_token_is_not_among_the_settings_that_are_published(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(f"output_dir: {tmp_path}\nuse_cpu: true\nhub_token: secret")
+    _, training_args = parse_arguments([Sizes, VgTrainingArguments], config, [])
+    assert training_args.hub_token == "secret" and training_args.recipe_settings["use_cpu"] is True
+    assert "secret" not in str(training_args.recipe_settings)
