@@ -40,7 +40,9 @@ def mark_complete(checkpoint: str | Path) -> None:
     """Says of a checkpoint that all its files are written, and how long each is."""
     checkpoint = Path(checkpoint)
     files = {
-        str(file.relative_to(checkpoint)): file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()
+        str(file.relative_to(checkpoint)): file.stat().st_size
+        for file in checkpoint.rglob("*")
+        if file.is_file() and file.suffix != ".md"  # a card may be written anew
     }
     files.pop(COMPLETE_NAME, None)
     _replace(checkpoint / COMPLETE_NAME, json.dumps(files, indent=2, sort_keys=True))
@@ -101,7 +103,7 @@ def save_settings(folder: str | Path, settings: Mapping[str, Any], recipe: str, 
         num_processes (`int`):
             Processes that train together.
     """
-    packages = ("hf-vg", "torch", "transformers", "datasets", "accelerate")
+    packages = ("torch", "transformers", "datasets", "accelerate")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     comments = (
         f"Train the same again: accelerate launch recipes/{recipe} --config {Path(folder) / SETTINGS_NAME}",

@@ -173,7 +173,7 @@ class VgTrainer(PublishingTrainer):
     def _save(self, output_dir: str | None = None, state_dict=None):
         output_dir = output_dir or self.args.output_dir
         super()._save(output_dir, state_dict)
-        Path(output_dir, TRAINING_ARGS_NAME).unlink()  # a pickle; the settings below say the same
+        Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle; the settings below say the same
         settings = getattr(self.args, "recipe_settings", None)
         if settings:
             save_settings(output_dir, settings, Path(sys.argv[0]).name, self.args.world_size)

@@ -16,14 +16,13 @@ import pickle
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, Features
+from datasets import Dataset, Features, load_from_disk
 from datasets import Image as ImageFeature
 from PIL import Image
 from transformers import AutoImageProcessor, CLIPImageProcessorPil
@@ -39,6 +38,7 @@ from hf_vg.data import CaptionCollator, FeatureCache, extract_features, load_bac
 from hf_vg.data.captions import CAPTION_FEATURES
 from hf_vg.data.features import cache_folder, image_digests
 from hf_vg.training import CaptionerArguments, build_captioner, captioner_rows
+from tests.common import start_process
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -267,31 +267,25 @@ def environment() -> dict[str, str]:
     return {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 
 
+def extract_slowly(folder: Path) -> None:
+    backbone = load_backbone(folder / "backbone")
+    backbone.register_forward_pre_hook(lambda *_: time.sleep(0.3))
+    image_processor = AutoImageProcessor.from_pretrained(folder / "backbone")
+    dataset = load_from_disk(folder / "dataset")
+    extract_features(dataset, backbone, image_processor, folder / "cache", batch_size=1, shard_size=4)
+
+
 def test_killed_it_goes_on_where_it_was(dataset, backbone, image_processor, tmp_path):
     """The kill is real. It comes while the third shard is computed."""
     backbone.save_pretrained(tmp_path / "backbone")
     image_processor.save_pretrained(tmp_path / "backbone")
     dataset.save_to_disk(tmp_path / "dataset")
-    script = f"""
-        import time
-        from datasets import load_from_disk
-        from transformers import AutoImageProcessor
-        import hf_vg
-        from hf_vg.data import extract_features, load_backbone
-
-        backbone = load_backbone({str(tmp_path / "backbone")!r})
-        backbone.register_forward_pre_hook(lambda *_: time.sleep(0.3))
-        extract_features(
-            load_from_disk({str(tmp_path / "dataset")!r}), backbone,
-            AutoImageProcessor.from_pretrained({str(tmp_path / "backbone")!r}), {str(tmp_path / "cache")!r},
-            batch_size=1, shard_size=4,
-        )
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=environment())
-    while process.poll() is None and len(list((tmp_path / "cache").rglob("*.safetensors"))) < 2:
+    process = start_process(extract_slowly, tmp_path)
+    while process.is_alive() and len(list((tmp_path / "cache").rglob("*.safetensors"))) < 2:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
     shards = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")}
     assert len(shards) == 2

@@ -13,8 +13,7 @@
 # limitations under the License.
 import io
 import json
-import subprocess
-import sys
+import resource
 import tarfile
 from itertools import islice
 from pathlib import Path
@@ -34,6 +33,7 @@ from transformers.modeling_outputs import ModelOutput
 from hf_vg import ShowAttendTellProcessor
 from hf_vg.data import CaptionCollator, Report, stream_captions, train_word_tokenizer
 from hf_vg.training import VgTrainer, VgTrainingArguments
+from tests.common import start_process
 
 
 def png(index: int) -> bytes:
@@ -164,24 +164,21 @@ def test_training_is_resumed_in_the_second_pass(shards, tmp_path):
     assert torch.equal(resumed.weight, whole.weight)
 
 
-MEASURE = """
-import resource, sys
-from itertools import islice
-from hf_vg.data import stream_captions
-stream = stream_captions("webdataset", sys.argv[1], shuffle_buffer=5)
-print(sum(len(row["image"]["bytes"]) for row in islice(stream, int(sys.argv[2]))))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
+def measure(shards: str, rows: int, file: Path) -> None:
+    """Bytes of images read, and the peak of memory."""
+    stream = stream_captions("webdataset", shards, shuffle_buffer=5)
+    read = sum(len(row["image"]["bytes"]) for row in islice(stream, rows))
+    file.write_text(json.dumps([read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 
 
 def test_memory_does_not_grow_with_the_data(tmp_path):
     write_shards(tmp_path, shards=10, rows=10, payload=1_000_000)
 
-    def measure(rows: int) -> tuple[int, int]:
-        command = [sys.executable, "-c", MEASURE, str(tmp_path / "*.tar"), str(rows)]
-        read, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        return int(read), int(peak) * 1024
-
-    (little, peak), (much, peak_of_much) = measure(10), measure(100)
+    results = []
+    for rows in (10, 100):
+        process = start_process(measure, str(tmp_path / "*.tar"), rows, tmp_path / "measured.json")
+        process.join()
+        results.append(json.loads((tmp_path / "measured.json").read_text()))
+    (little, peak), (much, peak_of_much) = results
     assert much > 95_000_000 and much > 9 * little
     assert peak_of_much - peak < 0.3 * (much - little)

@@ -13,9 +13,7 @@
 # limitations under the License.
 """Recipes as they are run: each run is a process of its own, forked from one that has imported everything."""
 
-import atexit
 import json
-import multiprocessing
 import os
 import runpy
 import signal
@@ -38,7 +36,7 @@ from hf_vg.training import (
     parse_arguments,
 )
 from hf_vg.training.checkpoints import delete_checkpoint, mark_complete
-from tests.common import ROOT
+from tests.common import ROOT, start_process
 from tests.data.test_streaming import write_shards
 
 
@@ -60,22 +58,16 @@ def run_recipe(name: str, flags: list[str], log: str, patch: str | None = None) 
     sys.argv = [str(RECIPES / f"{name}.py"), *flags]
     if patch is not None:
         globals()[patch]()
-    multiprocessing.set_start_method("fork", force=True)  # as in a process of the command line
     runpy.run_path(sys.argv[0], run_name="__main__")
-    atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
 
 
 class Recipes:
     def __init__(self, folder: Path):
         self.folder = folder
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["tests.training.test_recipes", "hf_vg.interpretation.figures"])
 
     def start(self, name: str, flags: list[str], patch: str | None = None):
         log = str(self.folder / f"{name}.log")
-        process = self.context.Process(target=run_recipe, args=(name, [str(flag) for flag in flags], log, patch))
-        process.start()
-        return process
+        return start_process(run_recipe, name, [str(flag) for flag in flags], log, patch)
 
     def run(self, name: str, flags: list[str], patch: str | None = None, exitcode: int = 0) -> str:
         process = self.start(name, flags, patch)
