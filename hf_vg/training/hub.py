@@ -171,7 +171,9 @@ class PublishingTrainer(Trainer):
         if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             last = args.hub_strategy == HubStrategy.CHECKPOINT
             name = LAST_CHECKPOINT if last else Path(checkpoint_folder).name
-            shutil.copytree(checkpoint_folder, staged / name, copy_function=os.link)
+            # Its card is left out: it names a folder of this machine.
+            ignored = shutil.ignore_patterns(CARD)
+            shutil.copytree(checkpoint_folder, staged / name, copy_function=os.link, ignore=ignored)
         self._write_card(staged)
         self.push_in_progress = run_as_future(
             _upload_and_delete,

@@ -272,7 +272,10 @@ TRAIN = """
 RESUME = (
     TRAIN
     + """
+    import time
     import pytest
+    from huggingface_hub import get_session
+    from hf_vg.training import hub
     first = trainer("first", 4, push_to_hub=True, hub_model_id="user/trained", hub_strategy="checkpoint",
                     hub_token="good-token")
     first.train()
@@ -286,6 +289,7 @@ RESUME = (
     assert {"model.safetensors", "modeling_show_attend_tell.py", "image_to_text.py", "tokenizer.json", "attention.png",
             "example.png", "last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files
     assert not any("training_args.bin" in name or name.startswith(("checkpoint-", "_push")) for name in files)
+    assert "last-checkpoint/README.md" not in files  # which would name a folder of this machine
     assert not [name for name in os.listdir("first") if name.startswith("_push")]
     card = ModelCard.load("user/trained")
     card.validate()
@@ -305,6 +309,20 @@ RESUME = (
         assert second.state.global_step == 6
         for key, tensor in whole.model.state_dict().items():
             assert torch.equal(second.model.state_dict()[key], tensor), key
+    # Without being told to push at first, under the folder's name and in the background.
+    assert second.push_to_hub(blocking=False).result().oid == api.model_info("user/second-1").sha
+
+    # A checkpoint that can not be uploaded is told of, training goes on, and the model arrives in the end.
+    time.sleep, warned = lambda seconds: None, []
+    hub.logger.warning = warned.append
+    get_session().put(f"{api.endpoint}/faults", json=[("POST .*/unlucky/commit/", 503, 1)])
+    unlucky = trainer("unlucky", 2, push_to_hub=True, hub_model_id="user/unlucky")
+    unlucky.train()
+    assert len(warned) == 1 and "could not be uploaded" in warned[0] and "503" in warned[0]
+    assert "model.safetensors" not in api.list_repo_files("user/unlucky")
+    unlucky.save_model()
+    assert "model.safetensors" in api.list_repo_files("user/unlucky")
+
     api.create_repo("user/empty")
     for name, message in (("user/nobody", "no such repository"), ("user/trained@never", "repository or revision"),
                           ("user/empty", "neither 'last-checkpoint' nor"), ("a/b/c", "must read")):

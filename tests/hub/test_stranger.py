@@ -67,9 +67,12 @@ LOAD = """
         with contextlib.redirect_stdout(printed):
             exec(snippet, {})
         told[name]["snippet"] = printed.getvalue()
+        image, answers = Image.new("RGB", (20, 16), "red"), {}
+        if name == "vse":
+            classify = pipeline("zero-shot-image-classification", model=path, trust_remote_code=trust)
+            told[name]["labels"] = classify(image, candidate_labels=["a red circle", "two blue squares"])
         if auto_class != "AutoModelForImageTextToText":
             continue
-        image, answers = Image.new("RGB", (20, 16), "red"), {}
         for trusted in (True, None, False):
             try:
                 captioner = pipeline("image-to-text", model=path, trust_remote_code=trusted)
@@ -118,6 +121,11 @@ def test_loads_as_its_own_code_and_as_the_installed_one(name, told):
         assert without["processor"] == "transformers_modules" and installed["processor"] == "hf_vg"
     assert without["parameters"] == installed["parameters"]
     assert without["snippet"].strip() and without["snippet"] == installed["snippet"]
+
+
+def test_images_are_classified_by_their_sentences(told):
+    without, installed = told["without"]["vse"]["labels"], told["with"]["vse"]["labels"]
+    assert without == installed and len(without) == 2 and without[0]["score"] > without[1]["score"]
 
 
 @pytest.mark.parametrize("name", [name for name, checkpoint in checkpoints().items() if checkpoint.generates])
