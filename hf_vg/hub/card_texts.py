@@ -78,6 +78,16 @@ MODELS = {
         figure_text="Each image, and where the model looked while it wrote each word of its caption.",
         limits=_CAPTIONER_LIMITS,
     ),
+    **{
+        f"{family}Model": About(
+            auto_class="AutoModel",
+            summary=f"The encoder and the decoder of a {family}, without the layer that chooses words.",
+            pipeline_tag="image-feature-extraction",
+            tags=("image-captioning", "visual-attention"),
+            papers=(paper,),
+        )
+        for family, paper in (("ShowAttendTell", "xu2015"), ("SpatialTransformerCaptioner", "springenberg2018"))
+    },
     "VseScnlmForConditionalGeneration": About(
         auto_class="AutoModelForImageTextToText",
         kind="describer",

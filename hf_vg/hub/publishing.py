@@ -52,8 +52,8 @@ def publish_model(model_class: type):
         if is_main_process:
             if not Path(save_directory, CARD).exists():
                 model_card(self, repo_id if push_to_hub else str(save_directory)).save(Path(save_directory, CARD))
-            if push_to_hub:
-                upload_folder(save_directory, repo_id, **upload)
+            if push_to_hub:  # not the folder itself, which may hold other things
+                self.push_to_hub(repo_id, **upload)
 
     @functools.wraps(plain_push)
     def push_to_hub(self, repo_id, *, max_shard_size="50GB", tags=None, **kwargs) -> CommitInfo:
