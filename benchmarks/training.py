@@ -95,8 +95,9 @@ def main() -> None:
         flags = ["--dataset", "table", "--data_dir", folder / "photos", "--backbone", folder / "vgg"]
         flags += ["--config", ROOT / "recipes/configs/show_attend_tell_flickr8k.yaml", "--max_length_difference", "5"]
         flags += ["--num_eval_images", "4", "--num_scored_images", "0", "--num_figures", "0", "--num_beams", "1"]
-        flags += ["--max_steps", arguments.steps, "--eval_strategy", "no", "--save_strategy", "no", "--restart"]
-        flags += ["--load_best_model_at_end", "false", "--output_dir", folder / "output", "--max_new_tokens", "3"]
+        flags += ["--max_steps", arguments.steps, "--eval_strategy", "no", "--save_strategy", "no"]
+        flags += ["--early_stopping_patience", "0", "--load_best_model_at_end", "false", "--max_new_tokens", "3"]
+        flags += ["--output_dir", folder / "output"]
         cached = ["--features", folder / "features"]
         launch([*flags, *cached, "--max_steps", "1"])  # computes the features
         speeds = {}

@@ -143,11 +143,10 @@ class VgTrainingArguments(TrainingArguments):
         default=None,
         metadata={"help": "Learning rate of the image network, which `--model.freeze_backbone false` thaws."},
     )
-    early_stopping_patience: int | None = field(
-        default=None,
+    early_stopping_patience: int = field(
+        default=0,
         metadata={
-            "help": "Stop after so many evaluations in a row without a better `metric_for_best_model`. By default "
-            "training goes on to its end."
+            "help": "Stop after so many evaluations in a row without a better `metric_for_best_model`. 0 is never."
         },
     )
     dry_run: bool = field(
@@ -176,7 +175,7 @@ class VgTrainingArguments(TrainingArguments):
         if self.accelerator_config.dispatch_batches is None:
             # Of a stream each process reads its own rows: batches of different lengths can not be made one and split.
             self.accelerator_config.dispatch_batches = False
-        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
+        if self.early_stopping_patience and not self.load_best_model_at_end:
             raise ValueError(
                 "`early_stopping_patience` compares evaluations, and the best checkpoint is what is kept: set "
                 "`load_best_model_at_end: true` too, and `metric_for_best_model` if that is not the loss."

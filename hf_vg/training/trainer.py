@@ -73,8 +73,8 @@ class VgTrainer(PublishingTrainer):
         self._count_loss_items = getattr(self.model, "count_loss_items", None)
         if self._count_loss_items is not None:
             self.model_accepts_loss_kwargs = True
-        patience = getattr(self.args, "early_stopping_patience", None)
-        if patience is not None:
+        patience = getattr(self.args, "early_stopping_patience", 0)
+        if patience:
             self.add_callback(EarlyStoppingCallback(patience))
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):

@@ -26,6 +26,7 @@ from unittest import mock
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from hf_vg.training import VgTrainer, VgTrainingArguments
@@ -176,7 +177,40 @@ def test_two_processes_are_one(name, on_two_processes, tmp_path):
     assert len(nothing) < 0.2 * len(one), f"there is no gradient to compare in {nothing}"
 
 
+def train_from(checkpoint: str | None, output_dir: str) -> dict[str, torch.Tensor]:
+    """Eight steps, in batches of one length, with dropout and locations that are drawn."""
+    set_seed(0)
+    inputs = show.tiny_inputs(4)
+    config = show.tiny_config(attention_type="hard", dropout=0.5)
+    rows = Dataset.from_dict({"row": range(24), "length": [3 + row % 3 for row in range(24)]})
+    trainer = VgTrainer(
+        model=show.ShowAttendTellForConditionalGeneration(config),
+        args=VgTrainingArguments(
+            output_dir,
+            per_device_train_batch_size=2,
+            max_steps=8,
+            max_length_difference=0,
+            save_steps=5,
+            remove_unused_columns=False,
+            disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        data_collator=lambda batch: {key: value[[row["row"] % 4 for row in batch]] for key, value in inputs.items()},
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def test_two_processes_go_on_to_the_same_bits(on_two_processes):
+    for rank in range(2):
+        whole, resumed = torch.load(on_two_processes / f"resumed_{rank}.pt")
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+        assert whole["baseline"] > 0
+
+
 if __name__ == "__main__":
+    rank, folder = int(os.environ["RANK"]), f"{sys.argv[1]}/output"
+    runs = [train_from(None, folder), train_from(f"{folder}/checkpoint-5", folder)]
+    torch.save(runs, f"{sys.argv[1]}/resumed_{rank}.pt")
     for case in CASES:
-        rank = int(os.environ["RANK"])
         torch.save(train_a_step(case, sys.argv[1]), f"{sys.argv[1]}/{case}_{rank}.pt")

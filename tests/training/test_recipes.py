@@ -177,7 +177,10 @@ def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
     assert losses[0] == losses[1] and len(losses[0]) == 8
     assert sorted(path.name for path in killed.glob("checkpoint-*")) == ["checkpoint-6", "checkpoint-8"]
 
-    # Other settings are not mixed in by mistake.
+    # Once more, there is nothing left to learn. Other settings are not mixed in by mistake.
+    if name == "train_vse":
+        assert f"Going on from {killed / 'checkpoint-8'}" in recipes.run(name, flags)
+        assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     printed = recipes.run(name, [*flags, "--learning_rate", "0.1"], exitcode=1)
     assert "learning_rate: 0.003 then, 0.1 now" in printed and "--restart" in printed
 
