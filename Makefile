@@ -7,7 +7,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench clean
+.PHONY: help setup demo app space test test-all check format bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -25,6 +25,19 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: setup  ## Train a captioner on scenes, score it, and draw where it looks (a few minutes)
 	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no recipes/train_captioner.py
+
+app: setup  ## Open the web demo on the checkpoints in outputs
+	$(BIN)/hf-vg app
+
+space: setup  ## Make outputs/space, the web demo with the package and your checkpoints, ready to upload
+	rm -rf outputs/space && mkdir -p outputs/space/checkpoints
+	cp space/* outputs/space && cp -r hf_vg outputs/space
+	find outputs/space -name __pycache__ -prune -exec rm -rf {} +
+	@for config in $$(find outputs -mindepth 2 -maxdepth 2 -name config.json); do \
+		folder=outputs/space/checkpoints/$$(basename $$(dirname $$config)); mkdir -p $$folder; \
+		find $$(dirname $$config) -maxdepth 1 -type f \( -name '*.json' -o -name '*.safetensors' -o -name '*.txt' \) -exec cp {} $$folder \; ; \
+	done
+	@echo "Upload it: hf upload ME/NAME outputs/space . --repo-type space"
 
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest -m "not slow"
