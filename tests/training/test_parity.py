@@ -17,10 +17,12 @@ The same global batch gives the same loss and the same gradient on one process a
 means within 1e-4 of the number and 1e-5: sums are taken in another order.
 """
 
+import json
 import os
 import subprocess
 import sys
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from unittest import mock
 
@@ -29,8 +31,10 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
+from hf_vg.data import stream_captions
 from hf_vg.training import VgTrainer, VgTrainingArguments
 from tests.common import ROOT
+from tests.data.test_streaming import write_shards
 from tests.models import test_modeling_grounded_visual_bert as grounded
 from tests.models import test_modeling_self_attn_grounded_encoder as encoder
 from tests.models import test_modeling_show_attend_tell as show
@@ -155,6 +159,8 @@ def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def on_two_processes(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("parity")
+    (folder / "shards").mkdir()
+    write_shards(folder / "shards", shards=2, rows=5)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
     command += ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -208,9 +214,28 @@ def test_two_processes_go_on_to_the_same_bits(on_two_processes):
         assert whole["baseline"] > 0
 
 
+def read_stream(shards: str) -> list[list[int]]:
+    """The rows of six batches of a stream, as this process is given them."""
+    trainer = VgTrainer(
+        model=show_model(),
+        args=VgTrainingArguments(shards, per_device_train_batch_size=2, max_steps=6, remove_unused_columns=False),
+        train_dataset=stream_captions("webdataset", f"{shards}/*.tar", shuffle_buffer=4),
+        data_collator=lambda rows: {"rows": torch.tensor([int(row["captions"][0].split()[1]) for row in rows])},
+    )
+    return [batch["rows"].tolist() for batch in islice(trainer.get_train_dataloader(), 6)]
+
+
+def test_two_processes_share_a_stream(on_two_processes):
+    stream = stream_captions("webdataset", str(on_two_processes / "shards" / "*.tar"), shuffle_buffer=4)
+    rows = [int(row["captions"][0].split()[1]) for row in islice(stream, 24)]  # of 10 a pass
+    first, second = (json.loads((on_two_processes / f"stream_{rank}.json").read_text()) for rank in range(2))
+    assert [[*a, *b] for a, b in zip(first, second, strict=True)] == [rows[i : i + 4] for i in range(0, 24, 4)]
+
+
 if __name__ == "__main__":
     rank, folder = int(os.environ["RANK"]), f"{sys.argv[1]}/output"
     runs = [train_from(None, folder), train_from(f"{folder}/checkpoint-5", folder)]
     torch.save(runs, f"{sys.argv[1]}/resumed_{rank}.pt")
+    Path(sys.argv[1], f"stream_{rank}.json").write_text(json.dumps(read_stream(f"{sys.argv[1]}/shards")))
     for case in CASES:
         torch.save(train_a_step(case, sys.argv[1]), f"{sys.argv[1]}/{case}_{rank}.pt")
