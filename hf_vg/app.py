@@ -26,6 +26,7 @@ from PIL import Image
 from transformers import AutoConfig, pipeline
 
 from .data.images import open_image
+from .data.inputs import ImageInputs
 from .data.scenes import load_scenes
 from .interpretation import (
     caption_examples,
@@ -95,7 +96,7 @@ def _load(load, name: str | None):
 def _frame(examples: list[dict[str, Any]], title: str) -> str:
     """The page of an explanation in a frame of its own, as high as the page."""
     page = html.escape(explanation_html(examples, title))
-    fit = "this.style.height = this.contentDocument.documentElement.scrollHeight + 8 + 'px'"
+    fit = "this.style.height = this.contentDocument.documentElement.scrollHeight + 48 + 'px'"
     return (
         f'<iframe title="{html.escape(title)}" srcdoc="{page}" onload="{fit}" '
         'style="width: 100%; height: 640px; border: 0; border-radius: 8px"></iframe>'
@@ -135,10 +136,7 @@ class Demo:
                 self.boxes.append([obj["box"] for obj in row["objects"]])
                 self.texts.append(row["captions"][0])
         else:
-            from .cli import Inputs
-
-            inputs = Inputs(quiet=True)
-            self.images = [image for _, image in inputs.images([images_dir], "Opening images")]
+            self.images = [image for _, image in ImageInputs().images([images_dir], "Opening images")]
             if not self.images:
                 raise ValueError(f"There are no images in {images_dir!r}.")
             self.boxes, self.texts = [None] * len(self.images), [""] * len(self.images)

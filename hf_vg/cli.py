@@ -14,7 +14,6 @@
 """The command `hf-vg`: captions, explanations, search, grounding and scores from a terminal."""
 
 import argparse
-import glob
 import json
 import os
 import sys
@@ -23,10 +22,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from .data.inputs import ImageInputs
+
 
 # Nothing here imports torch or transformers before a command is run: `hf-vg --help` answers at once.
-
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 DESCRIPTION = """\
 Visually grounded language from a terminal.
@@ -47,52 +46,6 @@ examples:
 `hf-vg COMMAND --help` tells more of each."""
 
 
-class Inputs:
-    """What a command was given, and what of it failed."""
-
-    def __init__(self, quiet: bool):
-        self.quiet = quiet
-        self.failures = 0
-
-    def fail(self, name: str, problem: object) -> None:
-        self.failures += 1
-        lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        print(f"hf-vg: {name}: {lines[0]}", file=sys.stderr)
-
-    def paths(self, patterns: Iterable[str]) -> list[str]:
-        """Files, all images of folders, matches of patterns, and addresses; each once, in order."""
-        found: dict[str, None] = {}
-        for pattern in patterns:
-            if os.path.isdir(pattern):
-                files = sorted(
-                    str(path)
-                    for path in Path(pattern).rglob("*")
-                    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
-                )
-                problem = "there are no images in this folder"
-            elif os.path.isfile(pattern) or pattern.startswith(("http://", "https://")):
-                files, problem = [pattern], ""
-            else:
-                files = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-                problem = "no file matches this" if glob.has_magic(pattern) else "there is no such file or folder"
-            if not files:
-                self.fail(pattern, problem)
-            found |= dict.fromkeys(files)
-        return list(found)
-
-    def images(self, patterns: Iterable[str], description: str) -> Iterator[tuple[str, Any]]:
-        """Opens images one by one, and says which can not be opened."""
-        from tqdm.auto import tqdm
-
-        from .data.images import open_image
-
-        for path in tqdm(self.paths(patterns), desc=description, unit="image", disable=self.quiet, file=sys.stderr):
-            try:
-                yield path, open_image(path)
-            except (ValueError, TypeError) as error:
-                self.fail(path, error.__cause__ or error)
-
-
 def batches(items: Iterable, size: int) -> Iterator[list]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
@@ -103,7 +56,7 @@ def say(args: argparse.Namespace, record: dict[str, Any], text: str) -> None:
     print(json.dumps(record, ensure_ascii=False) if args.json else text, flush=True)
 
 
-def caption(args: argparse.Namespace, inputs: Inputs) -> None:
+def caption(args: argparse.Namespace, inputs: ImageInputs) -> None:
     captioner = load_captioner(args)
     number = args.num_captions
     for batch in batches(inputs.images(args.images, "Captioning"), args.batch_size):
@@ -119,7 +72,7 @@ def caption(args: argparse.Namespace, inputs: Inputs) -> None:
             say(args, record if number == 1 else {**record, "captions": captions}, "\t".join([path, *captions]))
 
 
-def explain(args: argparse.Namespace, inputs: Inputs) -> None:
+def explain(args: argparse.Namespace, inputs: ImageInputs) -> None:
     from .interpretation import (
         attention_of_sentences,
         caption_examples,
@@ -163,7 +116,7 @@ def explain(args: argparse.Namespace, inputs: Inputs) -> None:
     print(f"{len(examples)} explained in {args.output}: open it in a browser.", file=sys.stderr)
 
 
-def search(args: argparse.Namespace, inputs: Inputs) -> None:
+def search(args: argparse.Namespace, inputs: ImageInputs) -> None:
     import torch
 
     from .data.images import open_image
@@ -193,7 +146,7 @@ def search(args: argparse.Namespace, inputs: Inputs) -> None:
         say(args, record, f"{record['score']:.4f}\t{record['image']}")
 
 
-def ground(args: argparse.Namespace, inputs: Inputs) -> None:
+def ground(args: argparse.Namespace, inputs: ImageInputs) -> None:
     from .interpretation import ground_phrase
 
     model, processor = region_model(args.model)
@@ -213,7 +166,7 @@ def ground(args: argparse.Namespace, inputs: Inputs) -> None:
         say(args, record, "\n".join(lines))
 
 
-def evaluate(args: argparse.Namespace, inputs: Inputs) -> None:
+def evaluate(args: argparse.Namespace, inputs: ImageInputs) -> None:
     from .evaluation.captions import METRICS, caption_metrics
 
     unknown = sorted(set(args.metrics) - set(METRICS))
@@ -236,7 +189,7 @@ def evaluate(args: argparse.Namespace, inputs: Inputs) -> None:
     say(args, {"images": len(names), **metrics}, "\n".join(lines))
 
 
-def app(args: argparse.Namespace, inputs: Inputs) -> None:
+def app(args: argparse.Namespace, inputs: ImageInputs) -> None:
     from .app import launch
 
     launch(args.model, args.images, host=args.host, port=args.port, share=args.share)
@@ -465,7 +418,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     args = parser().parse_args(argv)
-    inputs = Inputs(args.quiet)
+    inputs = ImageInputs(args.quiet)
     try:
         args.run(args, inputs)
     except UsageError as error:

@@ -64,9 +64,12 @@ def main():
     if scenes or args.entities_dir is not None:
         sizes = [rows[number]["image"].size for number in tqdm(numbers, desc="Measuring", unit="image")]
         seen = [seen_box(captioner.image_processor, size) for size in sizes]
-        metrics |= grounding_intervals(
+        pointing = grounding_intervals(
             grounded, [captions[number] for number in numbers], seen, sizes, samples=args.num_samples
         )
+        if not pointing:
+            print("No noun of the captions names anything that has a box: where nouns look is not judged.")
+        metrics |= pointing
 
     ranking = per_image.get("cider_d", next(iter(per_image.values())))
     order = np.argsort(-ranking, kind="stable").tolist()

@@ -55,3 +55,11 @@ def test_figure_shows_each_word_where_it_was_looked_for(tmp_path):
     assert saved.size[0] > saved.size[1] > 100
     with pytest.raises(ValueError, match="Example 0 must have one map a word, got 3 words and 2 maps"):
         plot_attention({**example, "words": ["a", "b", "c"]})
+
+
+def test_figure_shows_the_part_that_the_model_saw():
+    image = Image.new("RGB", (60, 30), "white")
+    image.paste("black", (0, 0, 15, 30))  # left of what is seen
+    example = {"image": image, "words": ["a"], "attention": np.ones((1, 2, 2)), "seen": (0.25, 0.0, 0.75, 1.0)}
+    shown = plot_attention(example).axes[0].images[0].get_array()
+    assert shown.shape == (30, 30, 3) and (shown == 255).all()
