@@ -21,7 +21,7 @@ from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
 from datasets import Dataset, Features, Image, Value
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
 
 from hf_vg.data import LengthBatchSampler, load_flickr
@@ -197,6 +197,7 @@ def test_the_epoch_reaches_a_sharded_sampler_of_a_resumed_run(lengths, by_length
     monkeypatch.setattr(Trainer, "_run_epoch", run_epoch)
     run = VgTrainer._run_epoch
     trainer = object.__new__(VgTrainer)
+    trainer.state = TrainerState(max_steps=1)
     first, second = (run(trainer, train_dataloader=loader(), epoch=epoch, skipped=0) for epoch in (0, 1))
     assert first != second
     assert run(trainer, train_dataloader=loader(), epoch=1, skipped=5) == second[5:]
