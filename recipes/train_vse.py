@@ -30,6 +30,7 @@ from accelerate import PartialState
 
 from hf_vg.data import PairCollator, train_word_tokenizer
 from hf_vg.training import (
+    HardestNegatives,
     VgTrainer,
     VgTrainingArguments,
     VseArguments,
@@ -68,6 +69,8 @@ def main():
         processing_class=processor,
         dataset_name=args.dataset,
     )
+    if args.hardest_negatives_after is not None:
+        trainer.add_callback(HardestNegatives(args.hardest_negatives_after))
     run_training(trainer)
 
     say(f"\n[3/3] Retrieval among the {len(data['test']):,} test images and their captions")

@@ -19,7 +19,7 @@ from .arguments import (
     VgTrainingArguments,
     parse_arguments,
 )
-from .callbacks import ClipGradientValues
+from .callbacks import ClipGradientValues, HardestNegatives
 from .captioner import (
     build_captioner,
     caption_scorer,
@@ -47,6 +47,7 @@ from .grounding import (
     question_rows,
     referring_rows,
     region_images,
+    rows_by_novelty,
     training_texts,
     vgp_rows,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "QuestionArguments",
     "ReferringArguments",
     "RegionTrainer",
+    "HardestNegatives",
     "RetrievalArguments",
     "ScnlmArguments",
     "VgTrainer",
@@ -91,6 +93,7 @@ __all__ = [
     "referring_rows",
     "retrieval_vectors",
     "region_images",
+    "rows_by_novelty",
     "run_training",
     "start_recipe",
     "training_captions",

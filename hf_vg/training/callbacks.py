@@ -34,3 +34,22 @@ class ClipGradientValues(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         torch.nn.utils.clip_grad_value_(model.parameters(), self.max_value)
+
+
+class HardestNegatives(TrainerCallback):
+    r"""
+    Trains a [`VseScnlmModel`] on all negatives of a batch first, and on the hardest ones (`max_violation`) after. From
+    the start the hardest ones teach little: of vectors that are still random they are random too.
+
+    Args:
+        start (`float`):
+            The share of the training that comes before.
+    """
+
+    def __init__(self, start: float):
+        if not 0 <= start <= 1:
+            raise ValueError(f"`start` must be a share, from 0 to 1, got {start}.")
+        self.start = start
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        model.config.max_violation = state.global_step >= self.start * state.max_steps

@@ -43,6 +43,13 @@ class VseArguments(CaptionDataArguments):
     captions_per_image: int = field(
         default=1, metadata={"help": "Captions of an image that are drawn each time it is seen."}
     )
+    hardest_negatives_after: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of the training after which only the hardest negatives count, as `model.max_violation` "
+            "would have it from the start."
+        },
+    )
     word_vectors: str | None = field(
         default=None, metadata={"help": "File of GloVe vectors that the word embeddings begin with."}
     )

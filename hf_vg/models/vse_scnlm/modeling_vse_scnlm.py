@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
@@ -79,13 +80,13 @@ class VseScnlmTextEncoder(nn.Module):
         embeddings = self.dropout(self.embed_tokens(input_ids))
         if self.rnn is None:
             return (embeddings * attention_mask.unsqueeze(-1).to(embeddings.dtype)).sum(dim=1)
+        lengths = attention_mask.sum(dim=1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(embeddings, lengths, batch_first=True, enforce_sorted=False)
         # Not every CPU has a recurrent kernel for the half precision that autocast would ask for.
         enabled = torch.is_autocast_enabled(embeddings.device.type) and embeddings.device.type != "cpu"
         with torch.autocast(embeddings.device.type, enabled=enabled):
-            states, _ = self.rnn(embeddings)
-        # Padding follows a sentence's end, so that the state of its last token has not seen it.
-        last = (attention_mask.sum(dim=1) - 1).clamp(min=0)
-        return states[torch.arange(len(states), device=states.device), last]
+            _, state = self.rnn(packed)
+        return (state[0] if isinstance(state, tuple) else state).squeeze(0)  # an LSTM's memory is left out
 
 
 class VseScnlmPreTrainedModel(PreTrainedModel):
