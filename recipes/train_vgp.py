@@ -42,6 +42,7 @@ from hf_vg.training import (
     build_grounded_visual_bert,
     load_grounded_images,
     region_images,
+    rows_by_novelty,
     run_training,
     start_recipe,
     training_texts,
@@ -91,8 +92,13 @@ def main():
         return
 
     say(f"\n[3/4] Scoring {len(rows['test']):,} caption pairs of {len(images['test']):,} images")
-    metrics = vgp_metrics(model, rows["test"], collators["test"], batch_size)
-    trainer.save_metrics("test", metrics)
+    parts = {"": rows["test"], **rows_by_novelty(rows["test"], images["test"])}
+    scores = {part: vgp_metrics(model, table, collators["test"], batch_size) for part, table in parts.items()}
+    trainer.save_metrics(
+        "test", {f"{name}_{part}".rstrip("_"): s for part in parts for name, s in scores[part].items()}
+    )
+    if len(parts) > 1:
+        say(f"  {'':65s}    all   seen  unseen combinations of colour and shape")
     for name, meaning in (
         ("identification", "captions told to be of the image or not"),
         ("paraphrase", "types of paraphrases"),
@@ -101,7 +107,7 @@ def main():
         ("phrase_attention", "phrases found among the boxes, by the last layer's attention"),
         ("phrase_rollout", "phrases found among the boxes, by rollout"),
     ):
-        say(f"  {meaning:65s} {metrics[name]:6.1%}")
+        say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
 
     say(f"\n[4/4] Drawing where words of {args.num_figures} captions look")
     both = [index for index, label in enumerate(rows["test"]["label"]) if label == 0]

@@ -271,6 +271,16 @@ def vgp_rows(
     return DatasetDict(rows)
 
 
+def rows_by_novelty(rows: Dataset, images: Dataset) -> dict[str, Dataset]:
+    """Rows about scenes like those of training (`seen`), and with a pair of colour and shape it had not (`unseen`)."""
+    if "unseen" not in images.column_names:
+        return {}
+    is_new, parts = images["unseen"][:], {"seen": [], "unseen": []}
+    for index, number in enumerate(rows["row"]):
+        parts["unseen" if is_new[number] else "seen"].append(index)
+    return {name: rows.select(indices) for name, indices in parts.items() if indices}
+
+
 def question_rows(args: QuestionArguments) -> tuple[DatasetDict, DatasetDict]:
     """Images, and questions about them, of each split."""
     if args.dataset == "scenes":

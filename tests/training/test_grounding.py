@@ -38,6 +38,7 @@ from hf_vg.training import (
     question_rows,
     referring_rows,
     region_images,
+    rows_by_novelty,
     training_texts,
     vgp_rows,
 )
@@ -84,6 +85,14 @@ class TestVgp:
         _, rows, _ = vgp
         assert {split: len(table) for split, table in rows.items()} == {"train": 24, "validation": 16, "test": 16}
         assert sorted(label == 0 for label in rows["train"]["label"]) == [False] * 12 + [True] * 12
+
+    def test_rows_by_novelty(self, vgp):
+        _, rows, _ = vgp
+        images = load_grounded_images(VgpArguments(**SIZES))["test"]
+        parts = rows_by_novelty(rows["test"], images)
+        assert {name: set(table["row"]) for name, table in parts.items()} == {"seen": {0, 2}, "unseen": {1, 3}}
+        assert len(parts["seen"]) == len(parts["unseen"]) == 8
+        assert rows_by_novelty(rows["test"], images.remove_columns("unseen")) == {}
 
     def test_metrics_restated(self, vgp):
         model, rows, collators = vgp
