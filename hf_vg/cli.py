@@ -178,6 +178,8 @@ def evaluate(args: argparse.Namespace, inputs: ImageInputs) -> None:
             inputs.fail(f"{args.captions}:{number}", 'no object with an "image" and a "caption"')
         else:
             predictions[os.path.basename(record["image"])] = record["caption"]
+    if not predictions:
+        raise UsageError(f"There are no captions in {args.captions!r}.")
     references = read_references(args.references)
     for name in predictions.keys() - references.keys():
         inputs.fail(name, f"there are no captions of this image in {args.references}")
@@ -190,9 +192,14 @@ def evaluate(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def app(args: argparse.Namespace, inputs: ImageInputs) -> None:
-    from .app import launch
-
-    launch(args.model, args.images, host=args.host, port=args.port, share=args.share)
+    try:
+        from .app import launch
+    except ImportError as error:
+        raise UsageError(f"The web demo needs Gradio: `pip install hf-vg[demo]`. ({error})") from error
+    try:
+        launch(args.model, args.images, host=args.host, port=args.port, share=args.share)
+    except (OSError, ValueError) as error:  # a port that is taken, a folder without images
+        raise UsageError(str(error)) from error
 
 
 class UsageError(Exception):

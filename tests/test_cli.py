@@ -198,3 +198,16 @@ def test_scores_of_what_caption_writes(capsys, folder, captioner, tmp_path, monk
     assert "9.png: there are no captions of this image" in err and "captions.jsonl:5: no object" in err
     code, _, err = run(capsys, "evaluate", captions, "--references", as_json, "--metrics", "spice")
     assert code == 2 and "no metric 'spice'" in err
+    captions.write_text("")
+    code, _, err = run(capsys, "evaluate", captions, "--references", as_json)
+    assert code == 2 and "There are no captions in" in err
+
+
+def test_app_says_what_it_needs(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("gradio", reason="the web demo needs Gradio: `pip install hf-vg[demo]`")
+    code, _, err = run(capsys, "app", "--images", tmp_path)
+    assert code == 2 and "There are no images in" in err
+    monkeypatch.delitem(sys.modules, "hf_vg.app", raising=False)
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    code, _, err = run(capsys, "app")
+    assert code == 2 and "pip install hf-vg[demo]" in err
