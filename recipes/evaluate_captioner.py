@@ -35,8 +35,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 from hf_vg.data import caption_is_true, load_flickr30k_entities, seen_box
 from hf_vg.evaluation import caption_intervals, grounding_intervals, write_report
 from hf_vg.interpretation import caption_examples
-from hf_vg.training import load_caption_data, parse_arguments, use_all_cores
-from hf_vg.training.evaluation import CaptionReportArguments
+from hf_vg.training import CaptionReportArguments, load_caption_data, parse_arguments, use_all_cores
 
 
 def main():

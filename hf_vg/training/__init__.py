@@ -29,6 +29,7 @@ from .captioner import (
     training_captions,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
+from .evaluation import CaptionReportArguments
 from .grounded_encoder import (
     GroundedEncoderArguments,
     build_grounded_encoder,
@@ -59,6 +60,7 @@ from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, vs
 
 __all__ = [
     "CaptionDataArguments",
+    "CaptionReportArguments",
     "CaptionerArguments",
     "ClipGradientValues",
     "VgpTrainer",
