@@ -13,6 +13,7 @@
 # limitations under the License.
 """The Trainer of the recipes."""
 
+import ctypes
 import os
 import sys
 from collections import defaultdict
@@ -33,14 +34,27 @@ from .checkpoints import delete_checkpoint, mark_complete, save_settings
 from .hub import PublishingTrainer
 
 
+# Of glibc's malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+
+
 def use_all_cores():
     """
-    Shares the cores of a machine without an accelerator out among its processes. `accelerate launch` gives each
-    process one thread unless it is told otherwise, which leaves the other cores idle.
+    Makes the most of a machine without an accelerator. Its cores are shared out among the processes: `accelerate
+    launch` gives each one thread unless it is told otherwise, which leaves the other cores idle. And memory that was
+    freed is kept: glibc returns large blocks to the system at once, and to have the next one filled with zeros again
+    takes a third of the time of a convolutional network's forward pass.
     """
-    if os.environ.get("OMP_NUM_THREADS") == "1" and not torch.accelerator.is_available():
+    if torch.accelerator.is_available():
+        return
+    if os.environ.get("OMP_NUM_THREADS") == "1":
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+        torch.set_num_threads(max(1, cores // processes))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # C libraries other than glibc have none
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 2**26)):
+            mallopt(option, value)
 
 
 class VgTrainer(PublishingTrainer):
