@@ -31,7 +31,7 @@ app: setup  ## Open the web demo on the checkpoints in outputs
 
 space: setup  ## Make outputs/space, the web demo with the package and your checkpoints, ready to upload
 	rm -rf outputs/space && mkdir -p outputs/space/checkpoints
-	cp space/* outputs/space && cp -r hf_vg outputs/space
+	cp recipes/space/* outputs/space && cp -r hf_vg outputs/space
 	find outputs/space -name __pycache__ -prune -exec rm -rf {} +
 	@for config in $$(find outputs -mindepth 2 -maxdepth 2 -name config.json); do \
 		folder=outputs/space/checkpoints/$$(basename $$(dirname $$config)); mkdir -p $$folder; \
