@@ -43,3 +43,48 @@ def test_drives_the_encoder_and_round_trips(folder, tmp_path):
     np.testing.assert_allclose(loaded.encode(SENTENCES), expected, atol=1e-6)
     # What it saved is a checkpoint of the encoder, too.
     np.testing.assert_allclose(AutoModel.from_pretrained(tmp_path / "saved").encode(SENTENCES), expected, atol=1e-6)
+
+
+def test_mteb_drives_the_encoder(folder):
+    mteb = pytest.importorskip("mteb", reason="needs mteb")
+    from datasets import Dataset
+    from mteb.abstasks.sts import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    from hf_vg.pipelines.sentence_transformers import GroundedSentenceEncoder
+
+    pairs = {
+        "sentence1": ["a red circle", "words", "a red", "a circle"],
+        "sentence2": ["a red circle", "a red circle above two", "circle", "squares and more"],
+        "score": [5.0, 1.0, 2.0, 0.0],
+    }
+    unknown = ("reference", "date", "domains", "task_subtypes", "license", "annotations_creators", "dialect")
+
+    class Pairs(AbsTaskSTS):
+        metadata = TaskMetadata(
+            name="Pairs",
+            description="Pairs of captions",
+            type="STS",
+            category="t2t",
+            modalities=["text"],
+            dataset={"path": "made/here", "revision": "1"},
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="cosine_pearson",
+            sample_creation=None,
+            bibtex_citation=None,
+            **dict.fromkeys(unknown),
+        )
+
+        def load_data(self, **kwargs):
+            self.dataset, self.data_loaded = {"test": Dataset.from_dict(pairs)}, True
+
+    model = sentence_transformers.SentenceTransformer(
+        modules=[GroundedSentenceEncoder.load(str(folder))], device="cpu"
+    )
+    scores = mteb.evaluate(model, Pairs(), cache=None, encode_kwargs={"batch_size": 2}).task_results[0].scores
+
+    encoder = AutoModel.from_pretrained(folder)
+    left, right = (encoder.encode(pairs[column], normalize=True) for column in ("sentence1", "sentence2"))
+    expected = np.corrcoef((left * right).sum(axis=1), pairs["score"])[0, 1]
+    assert scores["test"][0]["cosine_pearson"] == pytest.approx(expected, abs=1e-5)
