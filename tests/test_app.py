@@ -238,5 +238,5 @@ def test_images_of_a_folder(tmp_path, models):
 def test_space_asks_for_what_the_package_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = set(project["dependencies"]) | set(project["optional-dependencies"]["demo"])
-    lines = (ROOT / "space" / "requirements.txt").read_text().splitlines()
+    lines = (ROOT / "recipes" / "space" / "requirements.txt").read_text().splitlines()
     assert {line for line in lines if not line.startswith("#")} == wanted
