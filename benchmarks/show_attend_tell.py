@@ -170,6 +170,12 @@ def main():
     )
     parser.add_argument("--only", choices=["train", "memory", "beam"], help="one of the measurements")
     args = parser.parse_args()
+    # First: a process begins with the peak of the one that started it.
+    if args.only in (None, "memory"):
+        peaks = {which: peak_memory(which) for which in ("plain", "hf_vg")}
+        for name, peak in peaks.items():
+            print(f"peak memory    {name:9s} {peak:7.0f} MiB {peak / peaks['plain']:5.2f}x")
+
     model, plain, features, labels = make()
     print(
         f"{BATCH} captions of 10..18 words, {LOCATIONS} x 512 features, {VOCABULARY} words, "
@@ -198,11 +204,6 @@ def main():
         times = alternate(functions, args.repeats)
         for name, seconds in times.items():
             print(f"training step  {name:9s} {seconds:7.3f} s   {times['plain'] / seconds:5.2f}x")
-
-    if args.only in (None, "memory"):
-        peaks = {which: peak_memory(which) for which in ("plain", "hf_vg")}
-        for name, peak in peaks.items():
-            print(f"peak memory    {name:9s} {peak:7.0f} MiB {peak / peaks['plain']:5.2f}x")
 
     if args.only in (None, "beam"):
         model.eval()

@@ -276,7 +276,9 @@ def _describe(backbone: PreTrainedModel, image_processor: BaseImageProcessor, po
     # What every config has, such as the version that wrote it, does not change what the backbone computes.
     common = PreTrainedConfig().to_dict()
     config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
-    preprocessing = {name: value for name, value in image_processor.to_dict().items() if name != "processor_class"}
+    # Nor does what a processor is saved with: saved once, it has it ever after.
+    saved_with = {"processor_class", "auto_map"}
+    preprocessing = {name: value for name, value in image_processor.to_dict().items() if name not in saved_with}
     return {
         "backbone": {"class": type(backbone).__name__, "weights": weights.hexdigest(), "config": config},
         # Backends of the same name round differently.

@@ -167,6 +167,15 @@ def test_saving_and_loading_does_not_change_the_key(backbone, image_processor, t
     assert cache_folder("", *loaded) == cache_folder("", backbone, image_processor)
 
 
+def test_saving_a_processor_does_not_change_the_key(backbone, image_processor, tmp_path):
+    before = cache_folder("", backbone, image_processor)
+    processor = ShowAttendTellProcessor(image_processor, train_word_tokenizer(["a dog"]))
+    processor.save_pretrained(tmp_path)
+    assert cache_folder("", backbone, processor.image_processor) == before
+    loaded = ShowAttendTellProcessor.from_pretrained(tmp_path)
+    assert cache_folder("", backbone, loaded.image_processor) == before
+
+
 def test_an_unreadable_image_is_named_and_finished_shards_are_kept(dataset, backbone, image_processor, tmp_path):
     # Images are computed in the order of their digests: this one comes last.
     broken = Path(dataset["image_id"][3])
