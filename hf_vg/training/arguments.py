@@ -46,6 +46,13 @@ class CaptionDataArguments:
     num_train_images: int | None = field(
         default=None, metadata={"help": "Images to train on: the first, or as many scenes. All, or 4,000 scenes."}
     )
+    train_share: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train on this share of these images, drawn at random: the same ones whatever the seed, and those "
+            "of any smaller share among them."
+        },
+    )
     num_eval_images: int | None = field(
         default=None, metadata={"help": "Images to validate on, and again to test on. All, or 500 scenes."}
     )

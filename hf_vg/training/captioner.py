@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
+import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
 from tqdm.auto import tqdm, trange
@@ -49,9 +50,23 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
         args ([`CaptionDataArguments`]):
             The dataset, and how many of its images to use.
     """
-    if args.dataset == "scenes":
-        num_eval_images = args.num_eval_images or 500
-        return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
+    data = _load_scenes(args) if args.dataset == "scenes" else _load_files(args)
+    if args.train_share is not None:
+        if not 0 < args.train_share <= 1:
+            raise ValueError(f"`train_share` must be greater than 0 and at most 1, got {args.train_share}.")
+        number = max(1, round(args.train_share * len(data["train"])))
+        drawn = np.random.default_rng(0).permutation(len(data["train"]))[:number]
+        data["train"] = data["train"].select(np.sort(drawn))
+        process_state().print(f"Training on {number:,} images, a share of {args.train_share:g}.")
+    return data
+
+
+def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
+    num_eval_images = args.num_eval_images or 500
+    return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
+
+
+def _load_files(args: CaptionDataArguments) -> DatasetDict:
     report = Report(args.dataset)
     data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
     say = process_state().print
@@ -86,6 +101,8 @@ def load_caption_stream(args: CaptionerArguments, seed: int = 0) -> dict[str, Ca
     for name in ("data_dir", "eval_data_dir"):
         if is_format and getattr(args, name) is None:
             raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a pattern of files such as 'train-*.tar'.")
+    if args.train_share is not None:
+        raise ValueError("how many images a stream has is not known before: `train_share` is of data that are loaded.")
     open_stream = partial(stream_captions, args.dataset, strict=args.strict)
     train = open_stream(args.data_dir, shuffle_buffer=args.shuffle_buffer, seed=seed)
     splits = ["train"] if is_format else get_dataset_split_names(args.dataset)

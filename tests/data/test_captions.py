@@ -340,6 +340,21 @@ def test_what_a_dataset_lacks_is_held_out(tmp_path, capsys):
     assert len(load_caption_data(args)["train"]) == 5
 
 
+def test_a_share_of_the_training_images_holds_smaller_shares():
+    args = CaptionDataArguments(num_train_images=40, num_eval_images=2, image_size=32)
+    every = load_caption_data(args)["train"]["image_id"][:]
+    shares = {}
+    for args.train_share in (1.0, 0.5, 0.25, 0.001):
+        shares[args.train_share] = load_caption_data(args)["train"]["image_id"][:]
+    assert shares[1.0] == every
+    assert [len(shares[share]) for share in (0.5, 0.25, 0.001)] == [20, 10, 1]
+    assert set(shares[0.001]) < set(shares[0.25]) < set(shares[0.5]) < set(every)
+    assert shares[0.5] != every[:20] and shares[0.5] == [image for image in every if image in shares[0.5]]
+    for args.train_share in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"`train_share` must be .* got {args.train_share}"):
+            load_caption_data(args)
+
+
 def test_other_encodings(tmp_path):
     file = tmp_path / "text.txt"
     for encoding, content in (("utf-16", "é\nü"), ("utf-8-sig", "é\nü"), ("cp1252", "é\nü’"), ("utf-8", "é\rü")):
