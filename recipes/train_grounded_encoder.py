@@ -28,12 +28,18 @@ and `--model.use_attention false`, give the other systems of the paper):
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset
+from datasets import Dataset, Image
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from hf_vg.data import CaptionPairCollator, initialize_from_glove, train_word_tokenizer
-from hf_vg.evaluation import retrieval_metrics
+from hf_vg.data import (
+    CaptionPairCollator,
+    grounded_scenes,
+    initialize_from_glove,
+    load_flickr30k_entities,
+    train_word_tokenizer,
+)
+from hf_vg.evaluation import retrieval_metrics, sentence_grounding_metrics
 from hf_vg.interpretation import attention_of_sentences, plot_sentence_attention
 from hf_vg.training import (
     ClipGradientValues,
@@ -91,15 +97,31 @@ def main():
         return
 
     model.eval()
+    metrics = {}
     if model.predicts_image:
         say(f"\n[3/4] Finding the images of {len(test_rows):,} test captions, one of each image")
         metrics = score(model, test_rows)
-        trainer.save_metrics("test", metrics)
         for direction, name in (("text_to_image", "image of a caption"), ("image_to_text", "caption of an image")):
             recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
             say(f"  {name:20} recall at 1 / 5 / 10: {recalls}, median rank {metrics[f'{direction}_median_rank']:.0f}")
     else:
         say("\n[3/4] cap2cap knows no images, so there are none to find")
+
+    grounded = None
+    if args.dataset == "scenes":
+        grounded = grounded_scenes(data["test"])
+    elif args.entities_dir is not None:
+        image = data["test"].cast_column("image", Image(decode=False))[0]["image"]
+        grounded = load_flickr30k_entities(args.entities_dir, Path(image["path"]).parent)["validation"]
+        grounded = grounded.remove_columns("image")
+    if model.config.use_attention and grounded is not None:
+        grounding = sentence_grounding_metrics(model, tokenizer, grounded)
+        metrics |= {f"grounding_{name}": value for name, value in grounding.items()}
+        say(
+            f"  of {grounding['sentences']:,} captions, the word with most attention names something with a box: "
+            f"{grounding['pointing']:.1%}, by chance {grounding['random']:.1%}"
+        )
+    trainer.save_metrics("test", metrics)
 
     if model.config.use_attention:
         figure = Path(training_args.output_dir) / "sentence_attention.png"

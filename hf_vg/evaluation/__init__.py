@@ -46,6 +46,7 @@ _MODULES = {
     "scene_caption_metrics": "scenes",
     "scene_grounding_metrics": "scenes",
     "scene_phrase_task": "sentences",
+    "sentence_grounding_metrics": "sentence_grounding",
     "universal_encoder": "sentence_encoders",
     "vgp_metrics": "vgp",
     "vqa_accuracy": "vqa",

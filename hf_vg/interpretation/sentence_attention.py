@@ -39,19 +39,26 @@ def attention_of_sentences(
             One sentence or several.
 
     Returns:
-        `list[dict]`: For each sentence its `words`, as the tokenizer knows them, and their `attention`, a `np.ndarray`
-        of shape `(rows, words)`.
+        `list[dict]`: For each sentence its `words`, as the tokenizer knows them, their `spans`, (first character,
+        character after the last) of the sentence, and their `attention`, a `np.ndarray` of shape `(rows, words)`.
     """
     sentences = [sentences] if isinstance(sentences, str) else list(sentences)
-    encoded = tokenizer(sentences, truncation=True, padding=True, return_tensors="pt").to(model.device)
+    encoded = tokenizer(sentences, truncation=True, padding=True, return_offsets_mapping=True, return_tensors="pt")
+    spans = encoded.pop("offset_mapping").tolist()
+    encoded = encoded.to(model.device)
     attentions = model(encoded["input_ids"], attention_mask=encoded["attention_mask"]).attentions
     if attentions is None:
         raise ValueError(f"This {type(model).__name__} has no self-attention (`use_attention=False`).")
     examples = []
-    for ids, mask, attention in zip(encoded["input_ids"], encoded["attention_mask"], attentions, strict=True):
+    for number, (ids, mask) in enumerate(zip(encoded["input_ids"], encoded["attention_mask"], strict=True)):
         length = int(mask.sum())
-        words = tokenizer.convert_ids_to_tokens(ids[:length].tolist())
-        examples.append({"words": words, "attention": attention[:, :length].float().cpu().numpy()})
+        examples.append(
+            {
+                "words": tokenizer.convert_ids_to_tokens(ids[:length].tolist()),
+                "spans": [tuple(span) for span in spans[number][:length]],
+                "attention": attentions[number, :, :length].float().cpu().numpy(),
+            }
+        )
     return examples
 
 

@@ -26,26 +26,22 @@ from ..models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderForPreTraining,
     SelfAttnGroundedEncoderProcessor,
 )
-from .arguments import CaptionDataArguments
+from .arguments import SentenceEncoderArguments
 from .images import build_image_processor
 
 
 @dataclass
-class GroundedEncoderArguments(CaptionDataArguments):
+class GroundedEncoderArguments(SentenceEncoderArguments):
     """What `recipes/train_grounded_encoder.py` trains, and on what."""
 
-    model: dict = field(
-        default_factory=dict,
-        metadata={"help": "Fields of the encoder's config; as flags, --model.FIELD VALUE for each."},
-    )
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
-    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
     max_caption_length: int = field(default=30, metadata={"help": "Tokens that a caption is cut to."})
-    glove: str | None = field(
-        default=None, metadata={"help": "Word vectors in GloVe's text format that embeddings begin with."}
-    )
     max_grad_value: float | None = field(
         default=None, metadata={"help": "Limits each number of the gradient. The paper's limit is 5."}
+    )
+    entities_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder of Flickr30k Entities: judge by its boxes which words attention lies on."},
     )
     num_figures: int = field(default=6, metadata={"help": "Test captions to draw with the attention to each word."})
 

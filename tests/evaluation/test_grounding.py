@@ -11,11 +11,20 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from hf_vg.evaluation import grounding_metrics, phrase_box_accuracy, scene_grounding_metrics
+from hf_vg.data import grounded_scenes, load_scenes, train_word_tokenizer
+from hf_vg.evaluation import (
+    grounding_metrics,
+    phrase_box_accuracy,
+    scene_grounding_metrics,
+    sentence_grounding_metrics,
+)
 from hf_vg.evaluation.grounding import attention_mass, average_precision, box_mask
 
 
@@ -108,3 +117,50 @@ def test_scene_grounding_metrics():
     wrong = {"generated_text": "a green circle and a blue square", "attention": attention}
     nonsense = {"generated_text": "circle circle", "attention": attention}
     assert scene_grounding_metrics([scene, scene], [wrong, nonsense])["words"] == 1
+
+
+class LooksAt(torch.nn.Module):
+    """Two attention rows, the first of which looks at given words only, and the second at all alike."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, ids: list[int]):
+        super().__init__()
+        self.ids = torch.tensor(ids)
+
+    def forward(self, input_ids, attention_mask):
+        chosen = torch.isin(input_ids, self.ids) * attention_mask + 1e-6 * attention_mask
+        rows = torch.stack([chosen, attention_mask.float()], dim=1)
+        return SimpleNamespace(attentions=rows / rows.sum(dim=-1, keepdim=True))
+
+
+def test_words_of_sentences():
+    """On two captions by hand: "a red dog runs past a cat", where a box has the dog, and one has nothing."""
+    captions = ["A red dog runs past a cat", "nothing here"]
+    phrases = [
+        {"caption": 0, "start": 0, "end": 9, "text": "A red dog", "boxes": [0]},
+        {"caption": 0, "start": 20, "end": 25, "text": "a cat", "boxes": []},
+    ]
+    tokenizer = train_word_tokenizer(captions)
+    rows = [{"captions": captions, "phrases": phrases}]
+    words = tokenizer.convert_ids_to_tokens(tokenizer(captions[0])["input_ids"])  # with the end token
+    for word, pointing, precision in (("dog", 1, None), ("runs", 0, None), ("zebra", 3 / len(words), 3 / len(words))):
+        model = LooksAt([tokenizer.convert_tokens_to_ids(word)] if word in words else [])
+        metrics = sentence_grounding_metrics(model, tokenizer, rows)
+        assert metrics["sentences"] == 1
+        assert metrics["random"] == pytest.approx(3 / len(words))
+        assert metrics["pointing"] == pytest.approx(pointing)
+        if precision is not None:
+            assert metrics["average_precision"] == pytest.approx(precision)
+            assert metrics["mass"] == pytest.approx(precision, abs=1e-4)
+    looks_at_dog = sentence_grounding_metrics(LooksAt(tokenizer.convert_tokens_to_ids(["dog"])), tokenizer, rows)
+    assert looks_at_dog["mass"] == pytest.approx((1 + 3 / len(words)) / 2, abs=1e-4)
+
+
+def test_words_of_scenes():
+    scenes = load_scenes(1, 1, 20)["test"]
+    captions = [caption for row in scenes["captions"] for caption in row]
+    tokenizer = train_word_tokenizer(captions)
+    nouns = tokenizer.convert_tokens_to_ids(["circle", "circles", "square", "squares", "triangle", "triangles"])
+    metrics = sentence_grounding_metrics(LooksAt(nouns), tokenizer, grounded_scenes(scenes).remove_columns("image"))
+    assert metrics["sentences"] > 20 and metrics["pointing"] > 0.8 > metrics["random"]
