@@ -18,10 +18,10 @@ With no arguments it trains on scenes, a micro-world that is made on the spot:
 
     accelerate launch recipes/train_vse.py
 
-On photos, with the features of a frozen network, which are computed once:
+On photos, with the features of a frozen network, which are computed once, and GloVe vectors to begin with:
 
     accelerate launch recipes/train_vse.py --config recipes/configs/vse_flickr8k.yaml --data_dir flickr8k \
-        --backbone resnet50 --features features
+        --backbone resnet50 --features outputs/features --glove glove.6B.100d.txt --model.embedding_size 100
 """
 
 from pathlib import Path
@@ -59,10 +59,11 @@ def main():
     model, processor = build_vse(args, tokenizer)
 
     say(f"\n[2/3] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
+    by_length = training_args.max_length_difference is not None
     trainer = VgTrainer(
         model=model,
         args=training_args,
-        train_dataset=vse_rows(args, data["train"], model, processor, one_a_caption=False),
+        train_dataset=vse_rows(args, data["train"], model, processor, one_a_caption=by_length),
         eval_dataset=vse_rows(args, data["validation"], model, processor, one_a_caption=True),
         data_collator=PairCollator(processor, args.captions_per_image),
         compute_metrics=vse_metrics,

@@ -78,6 +78,20 @@ class CaptionDataArguments:
 
 
 @dataclass
+class SentenceEncoderArguments(CaptionDataArguments):
+    """What recipes that train encoders of sentences take."""
+
+    model: dict = field(
+        default_factory=dict,
+        metadata={"help": "Fields of the model's config; as flags, --model.FIELD VALUE for each."},
+    )
+    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    glove: str | None = field(
+        default=None, metadata={"help": "Word vectors in GloVe's text format that embeddings begin with."}
+    )
+
+
+@dataclass
 class CaptionerArguments(CaptionDataArguments):
     """What `recipes/train_captioner.py` trains, and on what."""
 

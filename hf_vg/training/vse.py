@@ -17,31 +17,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import EvalPrediction
 
 from ..data.captions import one_caption_a_row
-from ..data.features import extract_features, load_backbone
+from ..data.features import extract_features, load_backbone, process_state
 from ..data.glove import initialize_from_glove
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
-from .arguments import CaptionDataArguments
+from .arguments import CaptionDataArguments, SentenceEncoderArguments
 from .images import build_image_processor
 
 
 @dataclass
-class VseArguments(CaptionDataArguments):
+class VseArguments(SentenceEncoderArguments):
     """What `recipes/train_vse.py` trains, and on what."""
 
-    model: dict = field(
-        default_factory=dict,
-        metadata={"help": "Fields of the model's config; as flags, --model.FIELD VALUE for each."},
-    )
     vocab_size: int = field(default=100000, metadata={"help": "The most words to keep, special tokens included."})
-    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
     captions_per_image: int = field(
-        default=1, metadata={"help": "Captions of an image that are drawn each time it is seen."}
+        default=1,
+        metadata={
+            "help": "Captions of an image that are drawn each time it is seen. With `max_length_difference` an image "
+            "is seen once with each of its captions in every epoch."
+        },
     )
     hardest_negatives_after: float | None = field(
         default=None,
@@ -49,9 +47,6 @@ class VseArguments(CaptionDataArguments):
             "help": "Share of the training after which only the hardest negatives count, as `model.max_violation` "
             "would have it from the start."
         },
-    )
-    word_vectors: str | None = field(
-        default=None, metadata={"help": "File of GloVe vectors that the word embeddings begin with."}
     )
 
 
@@ -91,7 +86,7 @@ class RetrievalArguments(CaptionDataArguments):
 
 def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmProcessor]:
     r"""
-    Makes an untrained space, but for its backbone and word vectors if `args` name any, and its processor.
+    Makes an untrained space, but for its backbone and GloVe vectors if `args` name any, and its processor.
 
     Args:
         args ([`VseArguments`]):
@@ -119,8 +114,8 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
     model = VseScnlmModel(config)
     if args.backbone is not None:
         model.backbone.load_state_dict(backbone.state_dict())
-    if args.word_vectors is not None:
-        PartialState().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.word_vectors))
+    if args.glove is not None:
+        process_state().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
 
 
@@ -140,7 +135,8 @@ def vse_rows(
         processor ([`VseScnlmProcessor`]):
             The model's.
         one_a_caption (`bool`):
-            Whether each caption has a row, to be judged by, or each image, to be trained on.
+            Whether each caption has a row with its `length`, to be judged by, or to draw batches of near lengths from;
+            or each image.
     """
     rows = dataset.select_columns(["image_id", "image", "captions"])
     cache = None

@@ -1,0 +1,61 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Joint spaces are trained on each caption once an epoch, among others of about its length."""
+
+from collections import Counter
+
+import torch
+
+from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer
+from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse, vse_rows
+
+
+BACKBONE = {"model_type": "vgg", "depths": [1], "hidden_sizes": [4]}
+
+
+def test_each_caption_is_seen_once_an_epoch_among_others_of_its_length(tmp_path):
+    scenes = load_scenes(num_train=10, num_validation=0, num_test=0, image_size=32)["train"]
+    captions = [caption for group in scenes["captions"] for caption in group]
+    tokenizer = train_word_tokenizer(captions)
+    glove = tmp_path / "glove.txt"
+    glove.write_text("red 1 2 3 4 5 6\nblue 6 5 4 3 2 1\n")
+    model_fields = {"backbone_config": BACKBONE, "freeze_backbone": False, "feature_size": 4, "hidden_size": 8}
+    args = VseArguments(image_size=32, glove=str(glove), model=model_fields | {"embedding_size": 6})
+    model, processor = build_vse(args, tokenizer)
+    red = model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids("red")]
+    assert torch.equal(red, torch.arange(1.0, 7.0))
+
+    batches = []
+    collator = PairCollator(processor, args.captions_per_image)
+
+    def remember(rows):
+        batches.append(rows)
+        return collator(rows)
+
+    training_args = VgTrainingArguments(
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        num_train_epochs=2,
+        per_device_train_batch_size=8,
+        max_length_difference=2,
+        remove_unused_columns=False,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    rows = vse_rows(args, scenes, model, processor, one_a_caption=True)
+    VgTrainer(model=model, args=training_args, train_dataset=rows, data_collator=remember).train()
+    seen = Counter((row["image_id"], *row["captions"]) for batch in batches for row in batch)
+    expected = Counter((row["image_id"], caption) for row in scenes for caption in row["captions"])
+    assert seen == {pair: 2 * number for pair, number in expected.items()}
+    assert all(max(lengths) - min(lengths) <= 2 for lengths in ([row["length"] for row in rows] for rows in batches))
