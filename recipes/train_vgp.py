@@ -24,7 +24,7 @@ Entities with the VGP typology. A flag wins over the file:
     accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_direct_scenes.yaml --num_train_epochs 5
     accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_rollout_flickr30k.yaml \
         --data_dir flickr30k_entities --images_dir flickr30k-images --paraphrases_dir vgp \
-        --text_model bert-base-uncased --backbone microsoft/resnet-50
+        --text_model bert-base-uncased --backbone microsoft/resnet-50 --features outputs/features
 """
 
 from pathlib import Path
@@ -106,8 +106,10 @@ def main():
         ("word_rollout", "words that look at the right box, by rollout"),
         ("phrase_attention", "phrases found among the boxes, by the last layer's attention"),
         ("phrase_rollout", "phrases found among the boxes, by rollout"),
+        ("phrase_classifier", "phrases found among the boxes, by the classifier"),
     ):
-        say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
+        if name in scores[""]:  # only indirect supervision has a classifier
+            say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
 
     say(f"\n[4/4] Drawing where words of {args.num_figures} captions look")
     both = [index for index, label in enumerate(rows["test"]["label"]) if label == 0]

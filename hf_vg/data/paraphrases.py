@@ -54,34 +54,41 @@ PAIR_FEATURES = Features(
             | {"label": ClassLabel(names=list(PARAPHRASE_TYPES))}
         ),
         "label": ClassLabel(names=list(IDENTIFICATION_LABELS)),
+        "length": _INT,
     }
 )
 
 
-def load_paraphrases(file: str | PathLike) -> Dataset:
+def load_paraphrases(path: str | PathLike) -> Dataset:
     r"""
     Reads the CSV of the VGP typology.
 
     Args:
-        file (`str` or `PathLike`):
-            With the columns `image`, `original_phrase1`, `original_phrase2` and `type_label`.
+        path (`str` or `PathLike`):
+            A file with the columns `image`, `original_phrase1`, `original_phrase2` and `type_label`; or the folder of
+            `train_data.csv`, `val_data.csv` and others, all of which are read: which split a paraphrase belongs to,
+            its image decides.
 
     Returns:
         `datasets.Dataset`: `image_id`, `phrase1`, `phrase2`, as they stand in captions, and `label`: alternation,
         forward entailment (the first entails the second), reverse entailment, equivalence or independence.
     """
+    files = sorted(Path(path).glob("*_data.csv")) if Path(path).is_dir() else [Path(path)]
+    if not files:
+        raise FileNotFoundError(f"There is no train_data.csv, nor any other *_data.csv, in {str(path)!r}.")
     columns = {"image_id": "image", "phrase1": "original_phrase1", "phrase2": "original_phrase2"}
     rows = []
-    with open(file, newline="", encoding="utf-8-sig") as opened:
-        reader = csv.DictReader(opened)
-        missing = {*columns.values(), "type_label"} - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(f"{file} lacks the columns {sorted(missing)}; it has {reader.fieldnames}.")
-        for row in reader:
-            label = row["type_label"]
-            if label not in {str(number) for number in range(len(PARAPHRASE_TYPES))}:
-                raise ValueError(f"{file}:{reader.line_num}: `type_label` must be 0 to 4, got {label!r}.")
-            rows.append({name: row[column].strip() for name, column in columns.items()} | {"label": int(label)})
+    for file in files:
+        with open(file, newline="", encoding="utf-8-sig") as opened:
+            reader = csv.DictReader(opened)
+            missing = {*columns.values(), "type_label"} - set(reader.fieldnames or ())
+            if missing:
+                raise ValueError(f"{file} lacks the columns {sorted(missing)}; it has {reader.fieldnames}.")
+            for row in reader:
+                label = row["type_label"]
+                if label not in {str(number) for number in range(len(PARAPHRASE_TYPES))}:
+                    raise ValueError(f"{file}:{reader.line_num}: `type_label` must be 0 to 4, got {label!r}.")
+                rows.append({name: row[column].strip() for name, column in columns.items()} | {"label": int(label)})
     features = Features({name: _STRING for name in columns} | {"label": PAIR_FEATURES["label"]})
     features["label"] = ClassLabel(names=list(PARAPHRASE_TYPES))
     return Dataset.from_list(rows, features=features)
@@ -138,6 +145,7 @@ def make_caption_pairs(
     seed: int = 0,
     pairs_per_image: int | None = None,
     is_true: Callable[[int, str], bool] | None = None,
+    paraphrases_first: bool = False,
 ) -> Dataset:
     r"""
     Makes the pairs of captions that VGP models learn from: all pairs of an image's captions; and each of its captions
@@ -157,11 +165,15 @@ def make_caption_pairs(
         is_true (`Callable`, *optional*):
             Given the number of an image and a caption of another, whether it is true of the image all the same. Such
             captions are passed over; the paper has no means to know them.
+        paraphrases_first (`bool`, *optional*, defaults to `False`):
+            Whether true pairs are drawn from those with phrase pairs first. In the published data one in twelve has
+            any, so that a few pairs of each image would have hardly a paraphrase among them.
 
     Returns:
         `datasets.Dataset`: `row`, the number of the image in `images`; `caption1` and `caption2`; `phrases1` and
         `phrases2`, spans in characters with the numbers of their boxes; `pairs` of phrases that stand in both
-        captions; and `label`: both captions are of the image, the first only, or the second only.
+        captions; `label`: both captions are of the image, the first only, or the second only; and `length`, the words
+        of both captions, by which Trainer can batch them.
     """
     rng = random.Random(seed)
     table = images.select_columns(["image_id", "captions", "phrases"])
@@ -187,7 +199,12 @@ def make_caption_pairs(
                 else:
                     negative.append(_pair(number, other, caption, [], phrases[i], [], 2))
         if pairs_per_image is not None:
-            positive = rng.sample(positive, min(len(positive), (pairs_per_image + 1) // 2))
+            count = min(len(positive), (pairs_per_image + 1) // 2)
+            if paraphrases_first:
+                rng.shuffle(positive)
+                positive = sorted(positive, key=lambda pair: not pair["pairs"])[:count]
+            else:
+                positive = rng.sample(positive, count)
             negative = rng.sample(negative, min(len(negative), pairs_per_image // 2))
         rows += positive + negative
     return Dataset.from_list(rows, features=PAIR_FEATURES)
@@ -267,5 +284,6 @@ def _false_captions(
 
 
 def _pair(row, caption1, caption2, phrases1, phrases2, pairs, label) -> dict[str, Any]:
-    values = (row, caption1, caption2, phrases1, phrases2, pairs, label)
+    length = len(caption1.split()) + len(caption2.split())
+    values = (row, caption1, caption2, phrases1, phrases2, pairs, label, length)
     return dict(zip(PAIR_FEATURES, values, strict=True))

@@ -97,10 +97,17 @@ class VgpArguments(GroundedVisualBertArguments):
     """What `recipes/train_vgp.py` trains, and on what."""
 
     paraphrases_dir: str | None = field(
-        default=None, metadata={"help": "Where the VGP typology's `train_data.csv` and `val_data.csv` are."}
+        default=None,
+        metadata={
+            "help": "Where the VGP typology's `*_data.csv` are. A paraphrase is of the split that its image is in."
+        },
     )
     pairs_per_image: int | None = field(
-        default=None, metadata={"help": "Caption pairs of each image, half of them true. All 20 by default."}
+        default=None,
+        metadata={
+            "help": "Caption pairs of each image, half of them true. All 20 by default. Of published data, pairs with "
+            "paraphrases are taken first."
+        },
     )
     distillation_weight: float = field(
         default=0.0,
@@ -256,17 +263,23 @@ def vgp_rows(
             def is_true(number: int, caption: str, objects: Sequence = objects) -> bool:
                 return caption_is_true(objects[number], caption)
         else:
-            name = "train" if split == "train" else "val"
-            file = Path(_given(args, "paraphrases_dir")) / f"{name}_data.csv"
-            paraphrases = paraphrases_by_image(load_paraphrases(file))
+            paraphrases = paraphrases_by_image(load_paraphrases(_given(args, "paraphrases_dir")))
             backbone = model.base_model.region_encoder.backbone
             directory = args.features or Path(_given(args, "data_dir")) / "features"
-            cache = extract_features(table, backbone, processor.image_processor, directory, pooling="mean")
-            attached = cache.attach(table, columns=())
-            features = np.stack([np.asarray(row["image_features"], dtype=np.float32) for row in attached])
+            # Where maps are cached, which training reads, the backbone need not see the images once more.
+            pooling = "mean" if args.features is None else "none"
+            cache = extract_features(table, backbone, processor.image_processor, directory, pooling)
+            maps = (torch.as_tensor(row["image_features"]).float() for row in cache.attach(table, columns=()))
+            features = torch.stack([features.reshape(-1, features.shape[-1]).mean(dim=0) for features in maps])
         seed = ("train", "validation", "test").index(split)
         rows[split] = make_caption_pairs(
-            table, paraphrases, nearest_images(features), seed, args.pairs_per_image, is_true
+            table,
+            paraphrases,
+            nearest_images(features),
+            seed,
+            args.pairs_per_image,
+            is_true,
+            paraphrases_first=args.dataset != "scenes",  # in which most pairs have some
         )
     return DatasetDict(rows)
 

@@ -150,6 +150,11 @@ class TestParaphrases:
             "phrase2": "The brown , old dog",
             "label": 2,
         }
+        (tmp_path / "val_data.csv").write_text(f"{header}\n200,dog,pet,a dog,a pet,Entailment1,1\n")
+        assert load_paraphrases(tmp_path)["image_id"][:] == ["100", "200"]  # of all files
+        with pytest.raises(FileNotFoundError, match="nor any other .*_data.csv, in '.*empty'"):
+            (tmp_path / "empty").mkdir()
+            load_paraphrases(tmp_path / "empty")
         file.write_text(f"{header}\n100,dog,brown dog,a dog,The brown dog,Entailment2,7\n")
         with pytest.raises(ValueError, match="train_data.csv:2: `type_label` must be 0 to 4, got '7'"):
             load_paraphrases(file)
@@ -225,6 +230,10 @@ class TestParaphrases:
         assert with_pairs[0]["caption1"][pair["start1"] : pair["end1"]] == "a dog" and pair["label"] == 2
         few = make_caption_pairs(images, paraphrases, np.array([[1], [0]]), pairs_per_image=4)
         assert sorted(label == 0 for label in few["label"]) == [False] * 4 + [True] * 4
+        assert few["length"][0] == len(few["caption1"][0].split()) + len(few["caption2"][0].split())
+        for seed in range(5):  # one true pair of three has a paraphrase
+            kept = make_caption_pairs(images, paraphrases, np.array([[1], [0]]), seed, 2, paraphrases_first=True)
+            assert [bool(row["pairs"]) for row in kept if row["row"] == 0 and not row["label"]] == [True]
         assert rows.to_list() == make_caption_pairs(images, paraphrases, np.array([[1], [0]]), seed=1).to_list()
 
     def test_negatives_of_scenes_are_false(self):

@@ -43,6 +43,7 @@ from hf_vg.training import (
     vgp_rows,
 )
 from tests.common import ROOT
+from tests.data.test_regions import write_entities
 
 
 TINY = {
@@ -252,6 +253,39 @@ class TestBuilding:
             with torch.no_grad():
                 outputs.append(model.visual_bert(**batch).last_hidden_state)
         torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-2, atol=1e-2)  # features are in half precision
+
+    def test_published_data_with_and_without_cached_features(self, tmp_path):
+        """The caption pairs, negatives among them, and the loss are the same."""
+        folder, pictures = write_entities(tmp_path, ("100", "200", "300", "400"))
+        header = "image,original_phrase1,original_phrase2,type_label"
+        (tmp_path / "train_data.csv").write_text(f"{header}\n300,a dog,The brown dog,2\n")
+        set_seed(0)
+        args = VgpArguments(
+            dataset="flickr30k_entities",
+            data_dir=str(folder),
+            images_dir=str(pictures),
+            paraphrases_dir=str(tmp_path),
+            pairs_per_image=4,
+            model={**TINY, "freeze_backbone": True, "attention_supervision": "direct"},
+            image_size=32,
+        )
+        images = load_grounded_images(args)
+        model, processor = build_grounded_visual_bert(
+            args, GroundedVisualBertForVGP, training_texts(images["validation"])
+        )
+        losses, pairs = [], []
+        for features in (None, str(tmp_path / "cache")):
+            args.features = features
+            rows = vgp_rows(args, images, model, processor)["validation"]
+            pairs.append(rows.to_list())
+            table = region_images(args, images["validation"], model, processor)
+            with torch.no_grad():
+                losses.append(model.eval()(**CaptionPairCollatorForVGP(processor, table)(list(rows))).loss)
+        assert pairs[0] == pairs[1] and len(pairs[0]) == 8
+        # The paraphrase is of a validation image, though it stands in the file of training.
+        assert sum(len(row["pairs"]) for row in pairs[0]) == 1
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-3, atol=1e-3)  # features are in half precision
+        assert len(list((tmp_path / "cache").iterdir())) == 1  # of maps, which are pooled for negatives too
 
     def test_from_a_checkpoint(self, vgp, tmp_path):
         model, _, collators = vgp
