@@ -47,7 +47,8 @@ BEAM_SIZE = 40
 # Seconds that Java has to end by itself.
 CLOSE_TIMEOUT = 5.0
 
-# METEOR's list of English function words, which its scores depend on.
+# By METEOR's definition (Denkowski and Lavie, 2014) a function word is one that makes up more than a thousandth of a
+# news corpus. These are the English ones; scores depend on which they are.
 FUNCTION_WORDS = frozenset(
     """
     the , . to of and a in that for " is on 's it with was as said at he by be from have has are his but an this not i
