@@ -120,7 +120,7 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
             dataset ([`~datasets.Dataset`]):
                 Rows with an `image`, all of which are in the cache.
             columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
-                The other columns that rows keep. All stay in the dataset.
+                The other columns that rows keep, and `image` to keep that too. Others stay in the dataset.
         """
         digests = image_digests(dataset)
         missing = [row for row, digest in enumerate(digests) if digest not in self]
@@ -136,7 +136,9 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
             features = [self[digest] for digest in batch["image_digest"]]
             return {**{name: batch[name] for name in columns}, "image_features": features}
 
-        dataset = dataset.remove_columns("image").add_column("image_digest", digests)
+        if "image" not in columns:
+            dataset = dataset.remove_columns("image")
+        dataset = dataset.add_column("image_digest", digests)
         return dataset.with_transform(add_features, columns=[*columns, "image_digest"])
 
 

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -241,11 +242,15 @@ class TestBuilding:
         assert model.config.freeze_backbone and model.config.region_feature_size == 6
         assert processor.image_processor.size == {"height": 32, "width": 32}
         with_features = region_images(args, images, model, processor)
-        args.features = None
+        with_cache, args = args, dataclasses.replace(args, features=None)
         with_pixels = region_images(args, images, model, processor)
         rows = [{"row": 1, "expression": "a red circle", "box": [0.1, 0.1, 0.5, 0.5]}]
         batches = [ReferringCollator(processor, table)(rows) for table in (with_features, with_pixels)]
         assert "image_features" in batches[0] and "pixel_values" in batches[1]
+        with_both = region_images(with_cache, images, model, processor, keep_images=True)
+        assert with_both[1]["image"].size == (32, 32) and torch.equal(
+            torch.as_tensor(with_both[1]["image_features"]), torch.as_tensor(with_features[1]["image_features"])
+        )
         torch.testing.assert_close(batches[0]["boxes"], batches[1]["boxes"])
         outputs = []
         for batch in batches:
