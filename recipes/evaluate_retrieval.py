@@ -26,12 +26,9 @@ On photos:
 import json
 from pathlib import Path
 
-import torch
-
 from hf_vg import VseScnlmSpace
-from hf_vg.data import extract_features
 from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
-from hf_vg.training import RetrievalArguments, load_caption_data, parse_arguments, use_all_cores
+from hf_vg.training import RetrievalArguments, encode_rows, load_caption_data, parse_arguments, use_all_cores
 
 
 def main():
@@ -43,14 +40,8 @@ def main():
     space = VseScnlmSpace.from_pretrained(args.space)
     rows = load_caption_data(args)[args.split]
 
-    images = rows["image"]
-    if args.features is not None:
-        cache = extract_features(
-            rows, space.model.backbone, space.processor.image_processor, args.features, pooling="mean"
-        )
-        images = torch.stack([row["image_features"].float() for row in cache.attach(rows, columns=())])
     captions = rows["captions"][:]
-    image_embeds = space.encode_images(images, args.batch_size)
+    image_embeds = encode_rows(args, rows, space, args.batch_size)
     text_embeds = space.encode_texts([caption for group in captions for caption in group], args.batch_size)
     image_of_text = [image for image, group in enumerate(captions) for _ in group]
 

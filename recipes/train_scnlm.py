@@ -28,17 +28,18 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import AutoProcessor
 
 from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
 from hf_vg.data import TaggedCaptionCollator, tag_captions, tag_inventory, tagged_rows
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
+from hf_vg.interpretation import plot_candidates
 from hf_vg.training import (
     ScnlmArguments,
     VgTrainer,
     VgTrainingArguments,
+    encode_rows,
     load_caption_data,
     run_training,
     start_recipe,
@@ -62,12 +63,18 @@ def main():
     with PartialState().main_process_first():  # the others read what it has cached
         tags = {split: tag_captions(captions[split], tokenizer, args.tagger) for split in captions}
     inventory = tag_inventory(tags["train"])
-    rows = {split: tagged_rows(captions[split], tags[split], tokenizer, inventory) for split in captions}
-    if args.max_caption_words is not None:
-        rows = {split: only_short(dataset, args.max_caption_words) for split, dataset in rows.items()}
 
     # `from_pretrained` takes the trained space, and draws the language model at random.
     model = VseScnlmForConditionalGeneration.from_pretrained(args.space, tags=inventory, **args.model)
+    model.to(training_args.device)
+    space = VseScnlmSpace(model.model, processor)
+    rows = {}
+    for split in captions:
+        short = [place for place, row in enumerate(tags[split]) if len(row) <= (args.max_caption_words or len(row))]
+        texts = [captions[split][place] for place in short]
+        rows[split] = tagged_rows(
+            texts, [tags[split][place] for place in short], tokenizer, inventory, space.encode_texts(texts)
+        )
     trained = sum(parameter.numel() for parameter in model.decoder.parameters())
     say(f"\n[2/4] Training the SC-NLM: {trained:,} parameters, {len(tokenizer)} words, {len(inventory)} tags")
     trainer = VgTrainer(
@@ -83,7 +90,7 @@ def main():
     if not trainer.is_world_process_zero():
         return
 
-    everything = TaggedCaptionCollator(model.config.pad_token_id)(rows["train"])
+    everything = TaggedCaptionCollator(model.config.pad_token_id)(rows["train"].remove_columns("content_embeds"))
     model.remember(everything["labels"], everything["tag_ids"], args.num_sentences)
     model.generation_config.update(
         num_candidates=args.num_candidates,
@@ -95,10 +102,9 @@ def main():
 
     test = data["test"]
     say(f"\n[3/4] Describing the {len(test):,} test images, and their first captions, from their vectors")
-    space = VseScnlmSpace(model.model, processor)
     batch_size = training_args.per_device_eval_batch_size
     vectors = {
-        "image": space.encode_images(test["image"], batch_size),
+        "image": encode_rows(args, test, space, batch_size),
         "caption": space.encode_texts([group[0] for group in test["captions"]]),
     }
     metrics = {}
@@ -107,36 +113,35 @@ def main():
         if args.dataset == "scenes":
             scores = scene_caption_metrics(test, texts)
         else:
-            scores = caption_metrics(texts, test["captions"][:])
+            scores = caption_metrics(texts, test["captions"][:], ("bleu", "rouge", "cider", "meteor"))
         metrics |= {f"{name}_{key}": value for key, value in scores.items()}
         say(f"  from the {name:<8} BLEU-1..4 " + " / ".join(f"{100 * scores[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
         if args.dataset == "scenes":
             say(f"  {'':17} true: {scores['true_seen']:.1%}, combinations never seen: {scores['true_unseen']:.1%}")
+        else:
+            meteor = next(f"{key} {100 * value:.1f}" for key, value in scores.items() if key.startswith("meteor"))
+            say(f"  {'':17} ROUGE-L {100 * scores['rouge_l']:.1f}, CIDEr {scores['cider']:.3f}, {meteor}")
     trainer.save_metrics("test", metrics)
-    trainer.publish()
 
-    say(f"\n[4/4] The best three candidates of {min(args.num_examples, len(test))} images, with their tags")
-    for index in range(min(args.num_examples, len(test))):
-        say(f"  {test[index]['image_id']}, one of its captions is: {test[index]['captions'][0]}")
-        output = model.generate(
-            content_embeds=vectors["image"][index : index + 1].to(model.device),
-            num_return_sequences=3,
-            return_dict_in_generate=True,
-        )
-        for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores, strict=True):
-            words = tokenizer.convert_ids_to_tokens([id for id in ids if id not in tokenizer.all_special_ids])
-            pairs = zip(words, tag_ids.tolist(), strict=False)
-            say(f"    {score:6.3f}  " + " ".join(f"{word}/{model.config.tags[tag]}" for word, tag in pairs))
+    number = min(args.num_examples, len(test))
+    say(f"\n[4/4] Drawing the best candidates of {number} images, with their tags")
+    examples = [
+        {"image": test[index]["image"], "title": test[index]["captions"][0], "candidates": candidates}
+        for index, candidates in enumerate(best_candidates(model, tokenizer, vectors["image"][:number]))
+    ]
+    for example in examples:
+        say(f"  {example['title']}")
+        for candidate in example["candidates"]:
+            pairs = zip(candidate["words"], candidate["tags"], strict=True)
+            say(f"    {candidate['score']:6.3f}  " + " ".join(f"{word}/{tag}" for word, tag in pairs))
+    figure = Path(training_args.output_dir) / "candidates.png"
+    plot_candidates(examples, figure)
+    trainer.publish(figure)
     say(
-        f"\nThe checkpoint lies in {training_args.output_dir}. Caption an image of your own:\n"
+        f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Caption an image of your own:\n"
         f"  import hf_vg\n  from transformers import pipeline\n"
         f"  pipeline('image-to-text', model='{training_args.output_dir}')('image.png')"
     )
-
-
-def only_short(rows: Dataset, max_words: int) -> Dataset:
-    lengths = [len(ids) - 1 for ids in rows["input_ids"]]  # the end token is no word
-    return rows.select([index for index, length in enumerate(lengths) if length <= max_words])
 
 
 def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[str]:
@@ -145,6 +150,19 @@ def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[st
         sequences = model.generate(content_embeds=part.to(model.device))
         texts += tokenizer.batch_decode(sequences, skip_special_tokens=True)
     return texts
+
+
+def best_candidates(model, tokenizer, embeds: torch.Tensor, number: int = 3) -> list[list[dict]]:
+    """The best captions of each vector: their words, tags and scores."""
+    output = model.generate(
+        content_embeds=embeds.to(model.device), num_return_sequences=number, return_dict_in_generate=True
+    )
+    candidates = []
+    for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores.tolist(), strict=True):
+        words = tokenizer.convert_ids_to_tokens([id for id in ids.tolist() if id not in tokenizer.all_special_ids])
+        tags = [model.config.tags[tag] for tag in tag_ids[: len(words)]]
+        candidates.append({"words": words, "tags": tags, "score": score})
+    return [candidates[start : start + number] for start in range(0, len(candidates), number)]
 
 
 if __name__ == "__main__":

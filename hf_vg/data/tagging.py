@@ -108,10 +108,15 @@ def tag_inventory(tags: Iterable[Sequence[str]]) -> list[str]:
 
 
 def tagged_rows(
-    captions: Sequence[str], tags: Sequence[Sequence[str]], tokenizer, inventory: Sequence[str]
+    captions: Sequence[str],
+    tags: Sequence[Sequence[str]],
+    tokenizer,
+    inventory: Sequence[str],
+    content_embeds: torch.Tensor | None = None,
 ) -> Dataset:
     r"""
-    Makes rows of `input_ids` and `tag_ids`, one a token, that of the end token included.
+    Makes rows of `input_ids` and `tag_ids`, one a token, that of the end token included, and their `length`, to draw
+    batches of near lengths from.
 
     Args:
         captions (`Sequence[str]`):
@@ -122,6 +127,8 @@ def tagged_rows(
             Makes the ids.
         inventory (`Sequence[str]`):
             All tags, see [`tag_inventory`]. One that it lacks becomes `"<unk>"`.
+        content_embeds (`torch.Tensor` of shape `(captions, hidden_size)`, *optional*):
+            The captions' vectors, which a model that is not given them computes in every epoch again.
     """
     places = {tag: place for place, tag in enumerate(inventory)}
     end, unknown = places["<eos>"], places["<unk>"]
@@ -133,7 +140,10 @@ def tagged_rows(
                 f"Caption {index}, {captions[index]!r}, has {len(ids) - 1} words but {len(row) - 1} tags: were they "
                 "made with another tokenizer?"
             )
-    return Dataset.from_dict({"input_ids": input_ids, "tag_ids": tag_ids})
+    columns = {"input_ids": input_ids, "tag_ids": tag_ids, "length": [len(ids) for ids in input_ids]}
+    if content_embeds is not None:
+        columns["content_embeds"] = content_embeds.numpy()
+    return Dataset.from_dict(columns).with_format("numpy")
 
 
 class TaggedCaptionCollator:
@@ -153,7 +163,10 @@ class TaggedCaptionCollator:
             tensors = [torch.as_tensor(row[name]) for row in rows]
             return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
-        return {"labels": pad("input_ids", self.label_pad_token_id), "tag_ids": pad("tag_ids", 0)}
+        batch = {"labels": pad("input_ids", self.label_pad_token_id), "tag_ids": pad("tag_ids", 0)}
+        if "content_embeds" in rows[0]:
+            batch["content_embeds"] = torch.stack([torch.as_tensor(row["content_embeds"]) for row in rows])
+        return batch
 
 
 def _words(captions: list[str], tokenizer: PreTrainedTokenizerFast) -> list[list[str]]:

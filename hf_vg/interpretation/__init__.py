@@ -13,7 +13,7 @@
 # limitations under the License.
 
 from .bertviz import bertviz_arguments, location_names
-from .figures import plot_attention
+from .figures import plot_attention, plot_candidates
 from .flow import attention_flow
 from .html import explanation_html, save_html
 from .regions import ground_phrase, load_region_model, regions_of_words
@@ -35,6 +35,7 @@ __all__ = [
     "load_region_model",
     "location_names",
     "plot_attention",
+    "plot_candidates",
     "plot_regions",
     "plot_sentence_attention",
     "region_examples",

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Figures of where a model looked."""
+"""Figures of where a model looked, and of what it considered."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,10 +37,6 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
     Returns:
         `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
     for index, example in enumerate(examples):
         if len(example["words"]) != len(example["attention"]):
@@ -50,10 +46,7 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
             )
 
     columns = 1 + max((len(example["words"]) for example in examples), default=0)
-    figure = Figure(figsize=(1.3 * columns, 1.55 * max(len(examples), 1)), layout="constrained")
-    axes = figure.subplots(max(len(examples), 1), columns, squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
+    figure, axes = _grid(len(examples), columns, figsize=(1.3 * columns, 1.55 * max(len(examples), 1)))
     for row, example in zip(axes, examples, strict=False):
         image = example["image"].convert("RGB")
         if "seen" in example:
@@ -70,3 +63,53 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
+
+
+def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | None = None):
+    r"""
+    Draws each image, and beside it the captions that a model considered for it, with the tag below each word.
+
+    Args:
+        examples (sequence of `Mapping`):
+            Each with an `image` (`PIL.Image.Image`) and its `candidates`, best first: mappings with `words`
+            (`list[str]`), their `tags` (`list[str]`) and a `score`. A `title` is written above them.
+        path (`str` or `Path`, *optional*):
+            Where to save the figure; its ending names the format.
+
+    Returns:
+        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+    """
+    height = 0.5 + 0.5 * max((len(example["candidates"]) for example in examples), default=1)
+    figure, axes = _grid(
+        len(examples), 2, figsize=(14, height * max(len(examples), 1)), gridspec_kw={"width_ratios": [1, 5]}
+    )
+    for (picture, text), example in zip(axes, examples, strict=False):
+        picture.imshow(example["image"].convert("RGB"))
+        text.set_title(example.get("title", ""), fontsize=10, loc="left", style="italic")
+        rows = len(example["candidates"])
+        for row, candidate in enumerate(example["candidates"]):
+            # Letters of one width, so that a tag stands below its word.
+            widths = [max(map(len, pair)) for pair in zip(candidate["words"], candidate["tags"], strict=True)]
+            for down, color, names in ((0.3, "black", candidate["words"]), (0.7, "tab:blue", candidate["tags"])):
+                line = " ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
+                line = (f"{candidate['score']:6.3f}  " if color == "black" else " " * 8) + line
+                text.text(
+                    0, 1 - (row + down) / rows, line, color=color, family="monospace", fontsize=8, va="center",
+                    transform=text.transAxes,
+                )  # fmt: skip
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return figure
+
+
+def _grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs):
+    """A figure of axes that are not drawn themselves."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
+    figure = Figure(figsize=figsize, layout="constrained")
+    axes = figure.subplots(max(rows, 1), columns, squeeze=False, **kwargs)
+    for axis in axes.flat:
+        axis.axis("off")
+    return figure, axes

@@ -55,7 +55,7 @@ from .grounding import (
 from .images import build_image_processor
 from .recipes import run_training, start_recipe
 from .trainer import VgTrainer, use_all_cores
-from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, vse_metrics, vse_rows
+from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics, vse_rows
 
 
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "build_vse",
     "caption_scorer",
     "captioner_rows",
+    "encode_rows",
     "grounded_encoder_rows",
     "is_complete",
     "last_complete_checkpoint",

@@ -24,7 +24,7 @@ from ..data.captions import one_caption_a_row
 from ..data.features import extract_features, load_backbone, process_state
 from ..data.glove import initialize_from_glove
 from ..evaluation.retrieval import retrieval_metrics
-from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
+from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
 from .arguments import CaptionDataArguments, SentenceEncoderArguments
 from .images import build_image_processor
 
@@ -147,6 +147,29 @@ def vse_rows(
     if one_a_caption:
         rows = one_caption_a_row(rows, processor.tokenizer)
     return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
+
+
+def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: VseScnlmSpace, batch_size: int) -> torch.Tensor:
+    r"""
+    The vectors of a dataset's images, by way of cached features if the arguments name a cache.
+
+    Args:
+        args ([`CaptionDataArguments`]):
+            Whether features are cached.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`.
+        space ([`VseScnlmSpace`]):
+            Encodes them.
+        batch_size (`int`):
+            Images that are encoded at a time.
+    """
+    images = dataset["image"]
+    if args.features is not None:
+        cache = extract_features(
+            dataset, space.model.backbone, space.processor.image_processor, args.features, pooling="mean"
+        )
+        images = torch.stack([row["image_features"].float() for row in cache.attach(dataset, columns=())])
+    return space.encode_images(images, batch_size)
 
 
 def vse_metrics(prediction: EvalPrediction) -> dict[str, float]:

@@ -107,12 +107,18 @@ def test_inventory_and_rows(tokenizer):
     captions, tags = ["a dog runs", "dogs", "two women"], [["DT", "NN", "VBZ"], ["NN"], ["CD", "XX"]]
     inventory = tag_inventory(tags[:2])
     assert inventory == ["<pad>", "<eos>", "<unk>", "NN", "DT", "VBZ"]
-    rows = tagged_rows(captions, tags, tokenizer, inventory)
+    rows = tagged_rows(captions, tags, tokenizer, inventory).with_format(None)
     assert rows["tag_ids"][:] == [[4, 3, 5, 1], [3, 1], [2, 2, 1]]
-    assert rows["input_ids"][:] == tokenizer(captions)["input_ids"]
+    assert rows["input_ids"][:] == tokenizer(captions)["input_ids"] and rows["length"][:] == [4, 2, 3]
     batch = TaggedCaptionCollator()([rows[0], rows[1]])
     assert batch["labels"].tolist() == [rows[0]["input_ids"], [*rows[1]["input_ids"], -100, -100]]
     assert batch["tag_ids"].tolist() == [[4, 3, 5, 1], [3, 1, 0, 0]]
+    assert "content_embeds" not in batch
+    vectors = torch.randn(3, 4)
+    rows = tagged_rows(captions, tags, tokenizer, inventory, vectors)
+    with_vectors = TaggedCaptionCollator()([rows[0], rows[1]])
+    assert torch.equal(with_vectors["content_embeds"], vectors[:2])
+    assert all(torch.equal(with_vectors[name], batch[name]) for name in batch)
     with pytest.raises(ValueError, match="Caption 1, 'dogs', has 1 words but 2 tags"):
         tagged_rows(captions, [tags[0], ["NN", "NN"], tags[2]], tokenizer, inventory)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hf_vg.interpretation import attention_maps, attention_of_generated, plot_attention
+from hf_vg.interpretation import attention_maps, attention_of_generated, plot_attention, plot_candidates
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,22 @@ def test_figure_shows_the_part_that_the_model_saw():
     example = {"image": image, "words": ["a"], "attention": np.ones((1, 2, 2)), "seen": (0.25, 0.0, 0.75, 1.0)}
     shown = plot_attention(example).axes[0].images[0].get_array()
     assert shown.shape == (30, 30, 3) and (shown == 255).all()
+
+
+def test_figure_shows_candidates_with_a_tag_below_each_word(tmp_path):
+    candidates = [
+        {"words": ["a", "running", "dog"], "tags": ["DT", "VBG", "NN"], "score": 0.5},
+        {"words": ["dogs"], "tags": ["NNS"], "score": -0.25},
+    ]
+    examples = [
+        {"image": Image.new("RGB", (8, 8)), "title": "a dog runs", "candidates": candidates},
+        {"image": Image.new("L", (8, 6)), "candidates": candidates[:1]},
+    ]
+    figure = plot_candidates(examples, tmp_path / "f.png")
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["", "a dog runs", "", ""]
+    lines = [text.get_text().rstrip() for text in figure.axes[1].texts]
+    assert lines == [" 0.500  a  running dog", "        DT VBG     NN", "-0.250  dogs", "        NNS"]
+    heights = [text.get_position()[1] for text in figure.axes[1].texts]
+    assert heights == sorted(heights, reverse=True) and 0 < min(heights) < max(heights) < 1
+    assert len(figure.axes[3].texts) == 2
+    assert Image.open(tmp_path / "f.png").size[0] > 1000

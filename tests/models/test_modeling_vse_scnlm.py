@@ -433,11 +433,28 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
             content_embeds=directions, num_neighbors=1, similarity_weight=0.0, return_dict_in_generate=True
         )
         tags, contents = model.draw(200, 1, None)
-        words = model.decode(tags, directions.unsqueeze(1)[:, contents])[:, :, :4]
+        words = model.decode(tags, directions.unsqueeze(1), contents)[:, :, :4]
         # Most pairs of a template and a content were never seen together.
         expected = 3 * (tags - 3) + torch.arange(3, 6).view(3, 1, 1)
         assert (words == expected).double().mean() > 0.95
         assert output.sequences.shape == (3, 5)
+
+
+@pytest.mark.parametrize("sentence_encoder", ["lstm", "gru", "bow"])
+def test_beginnings_that_sentences_share_are_read_once(sentence_encoder):
+    sizes = {"embedding_size": 8} if sentence_encoder == "bow" else {}
+    encoder = VseScnlmModel(tiny_config(sentence_encoder=sentence_encoder, **sizes)).eval().text_encoder
+    input_ids = torch.randint(3, 5, (40, 6), generator=torch.Generator().manual_seed(0))
+    lengths = torch.arange(40) % 6 + 1
+    reads = []
+    if encoder.rnn is not None:
+        encoder.rnn.register_forward_pre_hook(lambda module, inputs: reads.append(len(inputs[0])))
+    encoded = encoder.encode_alike(input_ids, lengths)
+    if encoder.rnn is not None:
+        rows = zip(input_ids.tolist(), lengths.tolist(), strict=True)
+        assert sum(reads) == len({tuple(row[:end]) for row, length in rows for end in range(1, length + 1)})
+    expected = encoder(input_ids, (torch.arange(6) < lengths.unsqueeze(1)).long())
+    torch.testing.assert_close(encoded, expected)
 
 
 class TestGeneration:
@@ -452,7 +469,7 @@ class TestGeneration:
         model = tiny_captioner()
         contents = model.contents(torch.nn.functional.normalize(torch.randn(2, 8)), num_neighbors=2)
         tags, which = model.draw(20, 3, None)
-        decoded = model.decode(tags, contents[:, which])
+        decoded = model.decode(tags, contents, which)
         assert decoded.shape == (2, len(tags), tags.shape[1] + 1)
         for image in range(2):
             for candidate in range(len(tags)):
@@ -476,7 +493,7 @@ class TestGeneration:
         set_seed(0)
         contents = model.contents(targets, 5)
         tags, which = model.draw(60, 3, None)
-        decoded = model.decode(tags, contents[:, which])
+        decoded = model.decode(tags, contents, which)
         for image in range(2):
             scored = {}
             for candidate, words in enumerate(words_of(decoded[image])):

@@ -57,29 +57,43 @@ class VseScnlmDecoder(nn.Module):
         """T^(j) t for each tag, of shape `(k + 1, tags, hidden_size)`: there are far fewer tags than words."""
         return self.structure(self.embed_tags.weight).unflatten(1, (-1, self.config.hidden_size)).transpose(0, 1)
 
+    def word_table(self) -> torch.Tensor:
+        """W_fk C^(i) E for each place of the context, the first the farthest: `(context_size, words, factors)`."""
+        folded = self.lm_head.weight @ self.factor_context.weight  # E, transposed: (V, K_w)
+        context = (self.factor_context.weight @ self.context.weight).unflatten(1, (-1, self.config.word_size))
+        return torch.einsum("vk,fik->ivf", folded, context)
+
+    def read(self, words: torch.LongTensor) -> torch.Tensor:
+        r"""
+        W_fk r, of shape `(sentences, length, factors)`.
+
+        words (`torch.LongTensor` of shape `(sentences, context_size + length - 1)`):
+            The words before each position, from `context_size` before the first on.
+        """
+        embeddings = nn.functional.embedding(words, self.lm_head.weight) @ self.factor_context.weight
+        windows = embeddings.unfold(1, self.config.context_size, 1)  # (B, T, K_w, context_size)
+        return self.factor_context(self.context(windows.transpose(2, 3).flatten(2)))
+
     def forward(
         self,
-        previous_words: torch.LongTensor,
+        context: torch.Tensor,
         tag_windows: torch.LongTensor,
         content: torch.Tensor,
         tag_table: torch.Tensor,
     ) -> torch.Tensor:
         r"""
-        previous_words (`torch.LongTensor` of shape `(sentences, length, context_size)`):
-            The words before each position, the nearest last.
-        tag_windows (`torch.LongTensor` of shape `(sentences, length, k + 1)`):
+        context (`torch.FloatTensor` of shape `(..., factors)`):
+            W_fk r.
+        tag_windows (`torch.LongTensor` of shape `(..., k + 1)`):
             The tags of each position and of the k after it.
-        content (`torch.FloatTensor` of shape `(sentences, hidden_size)`):
+        content (`torch.FloatTensor` of shape `(..., hidden_size)`):
             T_u u + b.
         """
-        embeddings = nn.functional.embedding(previous_words, self.lm_head.weight) @ self.factor_context.weight
-        representation = self.context(embeddings.flatten(2))  # (B, T, K_w)
-        attribute = content.unsqueeze(1)
+        attribute = content
         for table, tags in zip(tag_table, tag_windows.unbind(-1), strict=True):
             attribute = attribute + nn.functional.embedding(tags, table)
-        attribute = self.dropout(torch.relu(attribute))  # (B, T, G)
-        factors = self.factor_context(representation) * self.factor_attribute(attribute)
-        return self.lm_head(factors)
+        attribute = self.dropout(torch.relu(attribute))  # (..., G)
+        return self.lm_head(context * self.factor_attribute(attribute))
 
 
 class VseScnlmMemory(nn.Module):
@@ -212,9 +226,9 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         previous = nn.functional.pad(input_ids[:, :-1], (size, 0), value=config.decoder_start_token_id)
         ahead = nn.functional.pad(tag_ids, (0, config.num_forward_tags), value=config.tags.index(PAD_TAG))
         logits = self.decoder(
-            previous.unfold(1, size, 1),
+            self.decoder.read(previous),
             ahead.unfold(1, config.num_forward_tags + 1, 1),
-            self.decoder.content(content_embeds.to(self.dtype)),
+            self.decoder.content(content_embeds.to(self.dtype)).unsqueeze(1),
             self.decoder.tag_table(),
         )
 
@@ -355,7 +369,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
 
         contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
         tags, which = self.draw(settings.num_candidates, contents.shape[1], settings.max_new_tokens)
-        words = self.decode(tags, contents[:, which])  # (B, M, T)
+        words = self.decode(tags, contents, which)  # (B, M, T)
         number = settings.num_return_sequences or 1
         best = [self.rank(*pair, tags, number, settings) for pair in zip(words, targets, strict=True)]
         output = VseScnlmGenerateOutput(*(torch.cat(parts) for parts in zip(*best, strict=True)))
@@ -385,29 +399,53 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         pairs = torch.unique(templates * num_contents + contents)
         return tags[pairs // num_contents], pairs % num_contents
 
-    def decode(self, tags: torch.LongTensor, contents: torch.Tensor) -> torch.LongTensor:
-        """The most probable word for each tag after those chosen before, of shape `(images, templates, length)`."""
+    def decode(self, tags: torch.LongTensor, contents: torch.Tensor, which: torch.LongTensor) -> torch.LongTensor:
+        r"""
+        The most probable word for each tag after those chosen before, of shape `(images, templates, length)`.
+
+        Args:
+            tags (`torch.LongTensor` of shape `(templates, length)`):
+                The templates.
+            contents (`torch.FloatTensor` of shape `(images, contents, hidden_size)`):
+                The vectors to decode from.
+            which (`torch.LongTensor` of shape `(templates,)`):
+                The content, of each image, that a template is filled with.
+        """
         config, decoder = self.config, self.decoder
-        pad_tag = config.tags.index(PAD_TAG)
+        size, pad_tag = config.context_size, config.tags.index(PAD_TAG)
+        images, num_contents, _ = contents.shape
         is_word = tags != pad_tag
         lengths = is_word.sum(dim=1, keepdim=True)
         # As in training, the end token's tag follows the last word's.
         ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
-        ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG)).repeat(len(contents), 1)
-        windows = ahead.unfold(1, config.num_forward_tags + 1, 1)  # (B * M, T, k + 1)
-        words = ahead.new_full((len(ahead), config.context_size + tags.shape[1]), config.decoder_start_token_id)
-        content, table = decoder.content(contents.flatten(0, 1)), decoder.tag_table()
+        ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
+        windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
+        which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).view(-1, 1)
+        tables = decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table()
+        words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
+        for position in range(tags.shape[1]):
+            rows = is_word[:, position].repeat(images).nonzero().squeeze(1)
+            # Captions of the same content that agree in the words before and in the tags ahead go on with one word.
+            states = [which[rows], words[rows, position : position + size], windows[rows, position]]
+            states, place = torch.unique(torch.cat(states, dim=1), dim=0, return_inverse=True)
+            chosen = torch.cat([self._most_probable(part, *tables) for part in states.split(1024)])
+            words[rows, position + size] = chosen[place]
+        words = words[:, size:].unflatten(0, (images, -1)).masked_fill(~is_word, config.pad_token_id)
+        words = nn.functional.pad(words, (0, 1), value=config.pad_token_id)
+        return words.scatter(2, lengths.expand(images, -1, 1), config.eos_token_id)
+
+    def _most_probable(
+        self, states: torch.LongTensor, contents: torch.Tensor, tag_table: torch.Tensor, word_table: torch.Tensor
+    ) -> torch.LongTensor:
+        """The best word for each row of a content, the words before and the tags ahead."""
+        config = self.config
+        content, previous, tags = states.split([1, config.context_size, config.num_forward_tags + 1], dim=1)
+        context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
+        logits = self.decoder(context, tags, contents[content.squeeze(1)], tag_table)
         # The length is the template's, and unknown words are no words.
         hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
-        hidden = [id for id in hidden if id is not None]
-        for position in range(tags.shape[1]):
-            previous = words[:, position : position + config.context_size].unsqueeze(1)
-            logits = decoder(previous, windows[:, position : position + 1], content, table).squeeze(1)
-            logits[:, hidden] = -torch.inf
-            words[:, position + config.context_size] = logits.argmax(dim=-1)
-        words = words[:, config.context_size :].unflatten(0, (len(contents), -1))
-        words = nn.functional.pad(words.masked_fill(~is_word, config.pad_token_id), (0, 1), value=config.pad_token_id)
-        return words.scatter(2, lengths.expand(len(words), -1, 1), config.eos_token_id)
+        logits[:, [id for id in hidden if id is not None]] = -torch.inf
+        return logits.argmax(dim=-1)
 
     def rank(
         self, words: torch.LongTensor, target: torch.Tensor, tags: torch.LongTensor, number: int, settings
@@ -427,7 +465,8 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         lengths = attention_mask.sum(dim=1)
         tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
 
-        similarities = (self._encode(words, attention_mask, 1024, "captions") @ target).float()
+        encoded = self.model.text_encoder.encode_alike(words, lengths)
+        similarities = (nn.functional.normalize(encoded, dim=-1) @ target).float()
         log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
         scores = settings.similarity_weight * similarities + settings.language_model_weight * log_probabilities
         best = scores.topk(number).indices

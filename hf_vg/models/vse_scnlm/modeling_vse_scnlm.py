@@ -88,6 +88,29 @@ class VseScnlmTextEncoder(nn.Module):
             _, state = self.rnn(packed)
         return (state[0] if isinstance(state, tuple) else state).squeeze(0)  # an LSTM's memory is left out
 
+    def encode_alike(self, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
+        """The same, without dropout, for sentences that begin alike: a beginning that several share is read once."""
+        if self.rnn is None:
+            return self(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.unsqueeze(1))
+        size = self.config.vocab_size
+        encoded = self.embed_tokens.weight.new_empty(len(input_ids), self.config.hidden_size)
+        place, state = (
+            torch.zeros_like(lengths),
+            None,
+        )  # of a sentence's beginning among all different ones, and theirs
+        for position in range(int(lengths.max())):
+            goes_on = lengths > position
+            # A beginning is a shorter one and a word.
+            beginnings = place[goes_on] * size + input_ids[goes_on, position]
+            beginnings, place[goes_on] = torch.unique(beginnings, return_inverse=True)
+            if state is not None:
+                before = beginnings // size
+                state = tuple(part[:, before] for part in state) if isinstance(state, tuple) else state[:, before]
+            output, state = self.rnn(self.embed_tokens(beginnings % size).unsqueeze(1), state)
+            ends = lengths == position + 1
+            encoded[ends] = output[place[ends], 0]
+        return encoded
+
 
 class VseScnlmPreTrainedModel(PreTrainedModel):
     config: VseScnlmConfig
