@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 import yaml
@@ -212,7 +212,7 @@ def parse_arguments(
     Args:
         dataclass_types (`Sequence[type]`):
             The dataclasses, which share one flat set of names. Fields of type `dict` are given in the file as a
-            mapping, and on the command line as `--field.key value`.
+            mapping, and on the command line as `--field.key value`. `--field null` takes back what the file sets.
         default_config (`str` or `Path`):
             The file that is read when there is no `--config`.
         args (`Sequence[str]`, *optional*, defaults to the command line):
@@ -226,7 +226,9 @@ def parse_arguments(
     known, flags = config_parser.parse_known_args(sys.argv[1:] if args is None else args)
     values = read_config(known.config)
 
-    types_of = {f.name: f.type for cls in dataclass_types for f in fields(cls) if f.init}
+    # Not `field.type`, which `HfArgumentParser` changes.
+    hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
+    types_of = {f.name: hints[f.name] for cls in dataclass_types for f in fields(cls) if f.init}
     parser = HfArgumentParser(dataclass_types, parents=[config_parser], allow_abbrev=False)
     for name in values:
         if name not in types_of:
@@ -236,6 +238,10 @@ def parse_arguments(
     while flags:
         flag = flags.pop(0)
         name, dot, key = flag.removeprefix("--").partition(".")
+        if flag.startswith("--") and flags[:1] == ["null"] and type(None) in get_args(types_of.get(name)):
+            values[name] = None
+            del flags[0]
+            continue
         if not (flag.startswith("--") and dot and types_of.get(name) is dict):
             plain_flags.append(flag)
             continue

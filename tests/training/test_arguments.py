@@ -25,6 +25,7 @@ class Sizes:
     rate: float = 0.1
     wide: bool = False
     options: dict = field(default_factory=dict)
+    limit: int | None = 9
 
 
 def parse(tmp_path, text: str, *flags: str) -> Sizes:
@@ -38,6 +39,13 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert parse(tmp_path, "") == Sizes()
     assert parse(tmp_path, "width: 2\nrate: 5e-4\nwide: true") == Sizes(2, 5e-4, True)
     assert parse(tmp_path, "width: 2\nrate: 5e-4", "--width", "3", "--wide") == Sizes(3, 5e-4, True)
+
+
+def test_null_takes_back_what_a_file_sets(tmp_path):
+    assert parse(tmp_path, "limit: 2").limit == 2
+    assert parse(tmp_path, "limit: 2", "--limit", "null", "--wide").limit is None
+    with pytest.raises(SystemExit):
+        parse(tmp_path, "", "--width", "null")
 
 
 def test_another_file_can_be_named(tmp_path):
