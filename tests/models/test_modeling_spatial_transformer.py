@@ -28,6 +28,7 @@ from hf_vg.models.spatial_transformer import (
     SpatialTransformerCaptionerModel,
     SpatialTransformerCaptionerProcessor,
 )
+from hf_vg.models.spatial_transformer.modeling_spatial_transformer import dropout_of_weights
 from hf_vg.models.vgg import VggConfig
 from tests.common import CaptionerTesterMixin, random_images
 
@@ -285,6 +286,22 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
 
 
 class TestAttention:
+    def test_dropout_drops_and_scales_what_it_is_told_to(self):
+        weights = torch.rand(3, 7, 101, 103, requires_grad=True)  # no multiple of what is drawn at once
+        for probability in (0.1, 0.5):
+            torch.manual_seed(0)
+            dropped = dropout_of_weights(weights, probability)
+            kept = dropped != 0
+            assert (~kept).float().mean().item() == pytest.approx(probability, abs=0.005)
+            # As likely at each of the four places that come of one draw.
+            for place in range(4):
+                assert (~kept).flatten()[place::4].float().mean().item() == pytest.approx(probability, abs=0.01)
+            torch.testing.assert_close(dropped[kept], weights[kept] / (1 - probability))
+            (gradient,) = torch.autograd.grad(dropped.sum(), weights)
+            torch.testing.assert_close(gradient, kept / (1 - probability))
+            torch.manual_seed(0)
+            assert torch.equal(dropout_of_weights(weights, probability), dropped)
+
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     @pytest.mark.parametrize("training", [False, True])
     def test_is_never_empty_when_asked_for(self, implementation, training):
