@@ -94,6 +94,7 @@ def main():
     model.remember(everything["labels"], everything["tag_ids"], args.num_sentences)
     model.generation_config.update(
         num_candidates=args.num_candidates,
+        content_weights=args.content_weights,
         similarity_weight=args.similarity_weight,
         language_model_weight=args.language_model_weight,
     )

@@ -69,7 +69,14 @@ class ScnlmArguments(CaptionDataArguments):
     num_sentences: int = field(default=5000, metadata={"help": "Training sentences whose vectors are kept."})
     num_candidates: int = field(default=1000, metadata={"help": "Templates that are filled for an image."})
     similarity_weight: float = field(default=1.0, metadata={"help": "Of a caption's cosine with the image."})
-    language_model_weight: float = field(default=0.1, metadata={"help": "Of a caption's log probability a token."})
+    language_model_weight: float = field(default=0.2, metadata={"help": "Of a caption's log probability a token."})
+    content_weights: list[float] = field(
+        default_factory=lambda: [1.0, 1.0, 1.0],
+        metadata={
+            "help": "How often captions are decoded from the image's vector, the mean of its nearest words and that "
+            "of its nearest sentences, in proportion."
+        },
+    )
     num_examples: int = field(default=10, metadata={"help": "Test images whose candidates are shown."})
 
 

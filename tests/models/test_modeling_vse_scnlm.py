@@ -432,7 +432,7 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         output = model.generate(
             content_embeds=directions, num_neighbors=1, similarity_weight=0.0, return_dict_in_generate=True
         )
-        tags, contents = model.draw(200, 1, None)
+        tags, contents = model.draw(200, [1.0])
         words = model.decode(tags, directions.unsqueeze(1), contents)[:, :, :4]
         # Most pairs of a template and a content were never seen together.
         expected = 3 * (tags - 3) + torch.arange(3, 6).view(3, 1, 1)
@@ -468,7 +468,7 @@ class TestGeneration:
     def test_decoding_equals_the_most_probable_words_one_by_one(self):
         model = tiny_captioner()
         contents = model.contents(torch.nn.functional.normalize(torch.randn(2, 8)), num_neighbors=2)
-        tags, which = model.draw(20, 3, None)
+        tags, which = model.draw(20, [1.0, 1.0, 1.0])
         decoded = model.decode(tags, contents, which)
         assert decoded.shape == (2, len(tags), tags.shape[1] + 1)
         for image in range(2):
@@ -492,7 +492,7 @@ class TestGeneration:
         output = self.generate(model, images, return_dict_in_generate=True, **options)
         set_seed(0)
         contents = model.contents(targets, 5)
-        tags, which = model.draw(60, 3, None)
+        tags, which = model.draw(60, [1.0, 1.0, 1.0])
         decoded = model.decode(tags, contents, which)
         for image in range(2):
             scored = {}
@@ -556,9 +556,11 @@ class TestGeneration:
         }
         assert stored == templates
         model.memory.template_counts[1:] = 0
-        tags, _ = model.draw(50, 3, None)
+        tags, _ = model.draw(50, [1.0, 1.0, 1.0])
         assert tags.tolist() == [model.memory.template_tags[0].tolist()] * 3
-        short = tiny_captioner().draw(500, 1, 3)[0]
+        _, contents = tiny_captioner().draw(500, [1.0, 0.0, 2.0])
+        assert set(contents.tolist()) == {0, 2}
+        short = tiny_captioner().draw(500, [1.0], 3)[0]
         assert max(sum(tag > 0 for tag in row) for row in short.tolist()) == 3
 
     def test_what_it_remembers_is_saved(self, tmp_path):
@@ -587,6 +589,8 @@ class TestGeneration:
             model.generate(**images, content_embeds=torch.randn(3, 8))
         with pytest.raises(ValueError, match="No template has 1 words or fewer"):
             model.generate(**images, max_new_tokens=1)
+        with pytest.raises(ValueError, match=r"`content_weights` must be .* not all 0, got \[0.0, 0.0, 0.0\]"):
+            model.generate(**images, content_weights=[0, 0, 0])
         with pytest.raises(ValueError, match="only 1 different captions were found"):
             model.generate(**images, num_candidates=1, num_return_sequences=2)
         with pytest.raises(ValueError, match="None of the 40 captions has 9 to 12 words"):

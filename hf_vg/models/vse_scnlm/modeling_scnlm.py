@@ -156,8 +156,9 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
     generation_defaults = {
         "num_candidates": 1000,
         "num_neighbors": 5,
+        "content_weights": [1.0, 1.0, 1.0],
         "similarity_weight": 1.0,
-        "language_model_weight": 0.1,
+        "language_model_weight": 0.2,
     }
 
     def __init__(self, config: VseScnlmConfig):
@@ -337,8 +338,10 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
 
                 - **num_candidates** (`int`, defaults to 1000) -- how often a template and a content are drawn.
                 - **num_neighbors** (`int`, defaults to 5) -- the nearest words, or sentences, of a content.
+                - **content_weights** (`list[float]`, defaults to `[1.0, 1.0, 1.0]`) -- how often the vector itself,
+                  the mean of its nearest words and that of its nearest sentences are drawn, in proportion.
                 - **similarity_weight** (`float`, defaults to 1.0) -- of the cosine in a caption's score.
-                - **language_model_weight** (`float`, defaults to 0.1) -- of the log probability a token.
+                - **language_model_weight** (`float`, defaults to 0.2) -- of the log probability a token.
                 - **num_return_sequences** (`int`, defaults to 1) -- the best so many different captions of an image.
                 - **max_new_tokens** (`int`, *optional*) -- longer templates are left out.
                 - **return_dict_in_generate** (`bool`, defaults to `False`) -- whether to return tags and scores too.
@@ -368,7 +371,8 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
             raise ValueError("Give one of `pixel_values`, `image_features` and `content_embeds`.")
 
         contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
-        tags, which = self.draw(settings.num_candidates, contents.shape[1], settings.max_new_tokens)
+        weights = settings.content_weights[: contents.shape[1]]  # where no sentences are kept, there are two contents
+        tags, which = self.draw(settings.num_candidates, weights, settings.max_new_tokens)
         words = self.decode(tags, contents, which)  # (B, M, T)
         number = settings.num_return_sequences or 1
         best = [self.rank(*pair, tags, number, settings) for pair in zip(words, targets, strict=True)]
@@ -387,17 +391,22 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
                 contents.append(nn.functional.normalize(embeds[nearest].mean(dim=1), dim=-1))
         return torch.stack(contents, dim=1)
 
-    def draw(self, count: int, num_contents: int, max_length: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(
+        self, count: int, content_weights: list[float], max_length: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Templates, and which content each is filled with; a pair that is drawn twice would give the same caption."""
         tags, weights = self.memory.template_tags, self.memory.template_counts.double()
         if max_length is not None:
             weights = weights * ((tags != self.config.tags.index(PAD_TAG)).sum(dim=1) <= max_length)
             if not weights.any():
                 raise ValueError(f"No template has {max_length} words or fewer: raise `max_new_tokens`.")
+        content_weights = torch.tensor(content_weights, dtype=weights.dtype, device=weights.device)
+        if not ((content_weights >= 0).all() and content_weights.any()):
+            raise ValueError(f"`content_weights` must be 0 or more, and not all 0, got {content_weights.tolist()}.")
         templates = torch.multinomial(weights, count, replacement=True)
-        contents = torch.randint(num_contents, (count,), device=templates.device)
-        pairs = torch.unique(templates * num_contents + contents)
-        return tags[pairs // num_contents], pairs % num_contents
+        contents = torch.multinomial(content_weights, count, replacement=True)
+        pairs = torch.unique(templates * len(content_weights) + contents)
+        return tags[pairs // len(content_weights)], pairs % len(content_weights)
 
     def decode(self, tags: torch.LongTensor, contents: torch.Tensor, which: torch.LongTensor) -> torch.LongTensor:
         r"""
