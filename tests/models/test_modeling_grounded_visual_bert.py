@@ -579,8 +579,11 @@ class TestLosses:
         maps = maps if layers is None else maps[layers]
         expected = sum(restated_attention_losses(maps, inputs, kind))
         assert outputs.loss_attention.item() == pytest.approx(expected, rel=1e-4)
-        parts = outputs.loss_identification + outputs.loss_paraphrase + outputs.loss_attention
-        torch.testing.assert_close(outputs.loss, parts)
+        others = outputs.loss_identification + outputs.loss_paraphrase
+        torch.testing.assert_close(outputs.loss, others + outputs.loss_attention)
+        model.config.attention_loss_weight = 30
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs).loss, others + 30 * outputs.loss_attention)
 
     def test_ce_and_bce_log_differ(self):
         attention, targets = torch.rand(1, 1, 1, 2, 3).softmax(dim=-1), torch.tensor([[[1, 0, 0], [0, 1, 1]]])

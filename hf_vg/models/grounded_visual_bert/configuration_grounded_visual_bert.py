@@ -48,6 +48,9 @@ class GroundedVisualBertConfig(PreTrainedConfig):
             What a VGP model learns grounding by: `"none"`; a classifier of phrases and boxes (`"indirect"`); the
             attention of every layer and head (`"direct"`); or attention rollout, which the paper calls semi-direct
             (`"rollout"`).
+        attention_loss_weight (`float`, *optional*, defaults to 1.0):
+            Weight of that supervision in the loss. It is a mean over all layers and heads, each of which it moves
+            little: where training is short, it needs more weight than the paper's 1.
         supervised_layers (`list[int]`, *optional*):
             The layers whose attention, or rollout, is supervised. All are by default.
         supervised_heads (`list[int]`, *optional*):
@@ -89,6 +92,7 @@ class GroundedVisualBertConfig(PreTrainedConfig):
     region_samples: int = 14
     geometry_frequencies: int = 256
     attention_supervision: Literal["none", "indirect", "direct", "rollout"] = "none"
+    attention_loss_weight: float | int = 1.0
     supervised_layers: list[int] | None = None
     supervised_heads: list[int] | None = None
     image_to_text_loss: Literal["ce", "bce_log"] = "ce"

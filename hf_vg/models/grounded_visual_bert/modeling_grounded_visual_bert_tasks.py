@@ -68,7 +68,7 @@ class GroundedVisualBertLMHead(nn.Module):
 class GroundedVisualBertForVGPOutput(ModelOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The sum of the parts below, masked language modelling by its weight.
+        The sum of the parts below, the supervision of attention and masked language modelling by their weights.
     loss_identification (`torch.FloatTensor` of shape `(1,)`, *optional*):
         Cross entropy of which captions are of the image.
     loss_paraphrase (`torch.FloatTensor` of shape `(1,)`, *optional*):
@@ -234,9 +234,8 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
             attention_parts = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
             if attention_parts:
                 means["attention"] = sum(attention_parts)
-            loss = sum(
-                part * (self.config.masked_lm_weight if name == "masked_lm" else 1) for name, part in means.items()
-            )
+            weights = {"attention": self.config.attention_loss_weight, "masked_lm": self.config.masked_lm_weight}
+            loss = sum(part * weights.get(name, 1) for name, part in means.items())
             parts = {f"loss_{name}": part for name, part in means.items()}
         return GroundedVisualBertForVGPOutput(
             loss=loss,
