@@ -22,8 +22,10 @@ for something else: they find none, and those are computed.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from .images import open_image
 
 DIGEST_SIZE = 16  # bytes; two of a billion images share a digest with a probability of 1e-21
 POOLINGS = ("none", "mean")
+LEFTOVER_AGE = 600  # seconds after which nobody is still writing a file
 
 
 def process_state() -> PartialState:
@@ -200,9 +203,12 @@ def extract_features(
     folder = Path(directory) / _digest_of_json(about)
     if state.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.tmp"):  # of a run that was killed
-            leftover.unlink()
-        _write_atomically(folder / "about.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+        for leftover in folder.glob("*.tmp"):  # of a run that was killed, if it is not of one that is writing now
+            with suppress(FileNotFoundError):
+                if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE:
+                    leftover.unlink()
+        if not (folder / "about.json").exists():
+            _write_atomically(folder / "about.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
     state.wait_for_everyone()
 
     cache = FeatureCache(folder)
