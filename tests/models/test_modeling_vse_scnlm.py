@@ -484,11 +484,14 @@ class TestGeneration:
                 padding = [2] * (tags.shape[1] - len(template))
                 assert decoded[image, candidate].tolist() == [*words, 0, *padding]
 
-    def test_best_captions_are_the_best_of_all_candidates(self):
+    # By the first weights every caption is encoded, by the second few are.
+    @pytest.mark.parametrize(("similarity_weight", "language_model_weight"), [(0.7, 0.3), (0.1, 2.0), (-0.5, 0.4)])
+    def test_best_captions_are_the_best_of_all_candidates(self, similarity_weight, language_model_weight):
         model = tiny_captioner()
         images = self.images(2)
         targets = model.model.get_image_features(**images).pooler_output
-        options = {"similarity_weight": 0.7, "language_model_weight": 0.3, "num_return_sequences": 3}
+        options = {"similarity_weight": similarity_weight, "language_model_weight": language_model_weight}
+        options["num_return_sequences"] = 3
         output = self.generate(model, images, return_dict_in_generate=True, **options)
         set_seed(0)
         contents = model.contents(targets, 5)
@@ -501,7 +504,8 @@ class TestGeneration:
                 cosine = (model.model.get_text_features(ids).pooler_output[0] @ targets[image]).item()
                 likelihood = model.trigrams.log_probabilities(ids, torch.ones_like(ids)).mean().item()
                 template = [tag for tag in tags[candidate].tolist() if tag]
-                scored.setdefault(tuple(words), (0.7 * cosine + 0.3 * likelihood, cosine, likelihood, [*template, 1]))
+                score = similarity_weight * cosine + language_model_weight * likelihood
+                scored.setdefault(tuple(words), (score, cosine, likelihood, [*template, 1]))
             best = sorted(scored, key=lambda words: -scored[words][0])[:3]
             rows = slice(3 * image, 3 * image + 3)
             assert words_of(output.sequences[rows]) == [list(words) for words in best]

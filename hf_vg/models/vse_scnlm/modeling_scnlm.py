@@ -474,10 +474,21 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         lengths = attention_mask.sum(dim=1)
         tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
 
-        encoded = self.model.text_encoder.encode_alike(words, lengths)
-        similarities = (nn.functional.normalize(encoded, dim=-1) @ target).float()
         log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
-        scores = settings.similarity_weight * similarities + settings.language_model_weight * log_probabilities
+        scores = settings.language_model_weight * log_probabilities
+        # To encode captions takes most of the time. No cosine is above 1, but by rounding: so the likeliest captions
+        # are encoded first, and then only those that may still be better than the best of them.
+        at_most = scores + 1.01 * abs(settings.similarity_weight)
+        similarities = torch.full_like(scores, torch.nan)
+        rows = scores.topk(max(number, len(words) // 10)).indices
+        while len(rows):
+            encoded = self.model.text_encoder.encode_alike(words[rows], lengths[rows])
+            similarities[rows] = (nn.functional.normalize(encoded, dim=-1) @ target).float()
+            scores[rows] += settings.similarity_weight * similarities[rows]
+            known = ~similarities.isnan()
+            least = scores[known].topk(number).values[-1]
+            rows = (~known & (at_most >= least)).nonzero().squeeze(1)
+        scores = scores.masked_fill(~known, -torch.inf)
         best = scores.topk(number).indices
         return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
 
