@@ -309,8 +309,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         tags, which = self.draw(settings.num_candidates, weights, settings.max_new_tokens)
         words = self.decode(tags, contents, which)  # (B, M, T)
         number = settings.num_return_sequences or 1
-        best = [self.rank(*pair, tags, number, settings) for pair in zip(words, targets, strict=True)]
-        output = VseScnlmGenerateOutput(*(torch.cat(parts) for parts in zip(*best, strict=True)))
+        output = VseScnlmGenerateOutput(*self.rank(words, targets, tags, number, settings))
         return output if settings.return_dict_in_generate else output.sequences
 
     def contents(self, targets: torch.Tensor, num_neighbors: int) -> torch.Tensor:
@@ -363,68 +362,96 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
         ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
         windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
-        which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).view(-1, 1)
+        which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).flatten()
         tables = decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table()
         words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
-        for position in range(tags.shape[1]):
+        # Captions of one content and of the same tags until here have the same words: one of them is decoded.
+        alike = number_rows(torch.cat([which.unsqueeze(1), windows[:, 0, :-1]], dim=1))
+        for position in range(int(lengths.max())):
             rows = is_word[:, position].repeat(images).nonzero().squeeze(1)
-            # Captions of the same content that agree in the words before and in the tags ahead go on with one word.
-            states = [which[rows], words[rows, position : position + size], windows[rows, position]]
-            states, place = torch.unique(torch.cat(states, dim=1), dim=0, return_inverse=True)
-            chosen = torch.cat([self._most_probable(part, *tables) for part in states.split(1024)])
-            words[rows, position + size] = chosen[place]
+            alike[rows] = number_rows(torch.stack([alike[rows], windows[rows, position, -1]], dim=1))
+            one_of_each = rows[first_rows(alike[rows])]
+            states = which[one_of_each], words[one_of_each, position : position + size], windows[one_of_each, position]
+            parts = zip(*(state.split(1024) for state in states), strict=True)
+            chosen = torch.cat([self._most_probable(*part, *tables) for part in parts])
+            words[rows, position + size] = chosen[alike[rows]]
         words = words[:, size:].unflatten(0, (images, -1)).masked_fill(~is_word, config.pad_token_id)
         words = nn.functional.pad(words, (0, 1), value=config.pad_token_id)
         return words.scatter(2, lengths.expand(images, -1, 1), config.eos_token_id)
 
     def _most_probable(
-        self, states: torch.LongTensor, contents: torch.Tensor, tag_table: torch.Tensor, word_table: torch.Tensor
+        self,
+        which: torch.LongTensor,
+        previous: torch.LongTensor,
+        tags: torch.LongTensor,
+        contents: torch.Tensor,
+        tag_table: torch.Tensor,
+        word_table: torch.Tensor,
     ) -> torch.LongTensor:
-        """The best word for each row of a content, the words before and the tags ahead."""
+        """The best word for each content, the words before and the tags ahead."""
         config = self.config
-        content, previous, tags = states.split([1, config.context_size, config.num_forward_tags + 1], dim=1)
         context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
-        logits = self.decoder(context, tags, contents[content.squeeze(1)], tag_table)
+        logits = self.decoder(context, tags, contents[which], tag_table)
         # The length is the template's, and unknown words are no words.
         hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
         logits[:, [id for id in hidden if id is not None]] = -torch.inf
         return logits.argmax(dim=-1)
 
     def rank(
-        self, words: torch.LongTensor, target: torch.Tensor, tags: torch.LongTensor, number: int, settings
+        self, words: torch.LongTensor, targets: torch.Tensor, tags: torch.LongTensor, number: int, settings
     ) -> tuple[torch.Tensor, ...]:
-        """The best captions of one image, with their tags and scores."""
-        words, which = torch.unique(words, dim=0, return_inverse=True)
-        if len(words) < number:
+        """The best captions of each image, with their tags and scores."""
+        images, templates, length = words.shape
+        image = torch.arange(images, device=words.device).repeat_interleave(templates)
+        words = words.flatten(0, 1)
+        first = first_rows(number_rows(torch.cat([image.unsqueeze(1), words], dim=1)))  # of equal captions
+        image, words, tags = image[first], words[first], tags[first % templates]
+        rows_of = [(image == place).nonzero().squeeze(1) for place in range(images)]
+        fewest = min(len(rows) for rows in rows_of)
+        if fewest < number:
             raise ValueError(
-                f"`num_return_sequences={number}`, but only {len(words)} different captions were found: raise "
+                f"`num_return_sequences={number}`, but only {fewest} different captions were found: raise "
                 "`num_candidates`."
             )
-        # Tags of the first template that gave these words.
-        first = torch.full((len(words),), len(which), device=which.device)
-        first = first.scatter_reduce(0, which, torch.arange(len(which), device=which.device), "amin")
-        tags = nn.functional.pad(tags[first], (0, 1), value=self.config.tags.index(PAD_TAG))
         attention_mask = (words != self.config.pad_token_id).long()
         lengths = attention_mask.sum(dim=1)
+        tags = nn.functional.pad(tags, (0, 1), value=self.config.tags.index(PAD_TAG))
         tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
 
         log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
         scores = settings.language_model_weight * log_probabilities
+        similarities = torch.full_like(scores, torch.nan)
         # To encode captions takes most of the time. No cosine is above 1, but by rounding: so the likeliest captions
         # are encoded first, and then only those that may still be better than the best of them.
         at_most = scores + 1.01 * abs(settings.similarity_weight)
-        similarities = torch.full_like(scores, torch.nan)
-        rows = scores.topk(max(number, len(words) // 10)).indices
-        while len(rows):
-            encoded = self.model.text_encoder.encode_alike(words[rows], lengths[rows])
-            similarities[rows] = (nn.functional.normalize(encoded, dim=-1) @ target).float()
-            scores[rows] += settings.similarity_weight * similarities[rows]
-            known = ~similarities.isnan()
-            least = scores[known].topk(number).values[-1]
-            rows = (~known & (at_most >= least)).nonzero().squeeze(1)
-        scores = scores.masked_fill(~known, -torch.inf)
-        best = scores.topk(number).indices
+        least = torch.stack([at_most[rows].topk(max(number, len(rows) // 10)).values[-1] for rows in rows_of])
+        for _ in range(2):
+            rows = (similarities.isnan() & (at_most >= least[image])).nonzero().squeeze(1)
+            if len(rows):
+                encoded = self.model.text_encoder.encode_alike(words[rows], lengths[rows])
+                encoded = nn.functional.normalize(encoded, dim=-1)
+                similarities[rows] = (encoded * targets[image[rows]]).sum(dim=-1).float()
+                scores[rows] += settings.similarity_weight * similarities[rows]
+            ranked = scores.masked_fill(similarities.isnan(), -torch.inf)
+            best = [rows[ranked[rows].topk(number).indices] for rows in rows_of]
+            least = torch.stack([ranked[rows[-1]] for rows in best])
+        best = torch.cat(best)
         return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
+
+
+def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
+    """Numbers from 0 on, in the order of the rows, and equal for equal rows. `torch.unique(dim=0)` is far slower."""
+    numbers, size = rows.new_zeros(len(rows)), int(rows.max()) + 1 if rows.numel() else 1
+    for column in rows.unbind(1):
+        numbers = torch.unique(numbers * size + column, return_inverse=True)[1]
+    return numbers
+
+
+def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:
+    """The first place of each number of [`number_rows`]."""
+    places = torch.arange(len(numbers), device=numbers.device)
+    first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")
+    return first[: int(numbers.max()) + 1]
 
 
 __all__ = ["VseScnlmForConditionalGeneration"]
