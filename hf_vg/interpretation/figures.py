@@ -81,7 +81,7 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
     """
     height = 0.5 + 0.5 * max((len(example["candidates"]) for example in examples), default=1)
     figure, axes = _grid(
-        len(examples), 2, figsize=(14, height * max(len(examples), 1)), gridspec_kw={"width_ratios": [1, 5]}
+        len(examples), 2, figsize=(11, height * max(len(examples), 1)), gridspec_kw={"width_ratios": [1, 4]}
     )
     for (picture, text), example in zip(axes, examples, strict=False):
         picture.imshow(example["image"].convert("RGB"))
