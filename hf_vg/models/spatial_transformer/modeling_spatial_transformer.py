@@ -23,6 +23,7 @@ from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -111,7 +112,7 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         dropout = self.dropout.p if self.training else 0.0
         # On a CPU torch's own attention has no fast way with dropout. That among words is small, and needs its mask.
         slow_dropout = dropout > 0.0 and query.device.type == "cpu" and not self.is_causal
-        if self.config._attn_implementation == "sdpa" and slow_dropout and not torch.compiler.is_compiling():
+        if attention_interface is sdpa_attention_forward and slow_dropout and not torch.compiler.is_compiling():
             attention_interface = eager_attention_forward
         if kwargs.get("output_attentions"):
             attention_interface = eager_attention_forward  # the others return no weights
