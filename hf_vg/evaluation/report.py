@@ -40,10 +40,8 @@ from .tokenization import ptb_tokenize
 _SAMPLES_AT_A_TIME = 100
 
 MEANINGS = {
-    "bleu1": "BLEU-1",
-    "bleu2": "BLEU-2",
-    "bleu3": "BLEU-3",
-    "bleu4": "BLEU-4",
+    **{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)},
+    **{f"bleu{n}_no_bp": f"BLEU-{n} without brevity penalty" for n in range(1, 5)},
     "rouge_l": "ROUGE-L",
     "cider_d": "CIDEr-D",
     "cider": "CIDEr",
