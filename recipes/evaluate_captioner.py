@@ -27,15 +27,20 @@ On photos, and with the boxes of Flickr30k Entities:
 from pathlib import Path
 
 import numpy as np
-from datasets import Image
 from tqdm.auto import tqdm
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import caption_is_true, load_flickr30k_entities, seen_box
+from hf_vg.data import caption_is_true, seen_box
 from hf_vg.evaluation import caption_intervals, grounding_intervals, write_report
 from hf_vg.interpretation import caption_examples
-from hf_vg.training import CaptionReportArguments, load_caption_data, parse_arguments, use_all_cores
+from hf_vg.training import (
+    CaptionReportArguments,
+    entities_of,
+    load_caption_data,
+    parse_arguments,
+    use_all_cores,
+)
 
 
 def main():
@@ -59,7 +64,7 @@ def main():
 
     grounded, numbers = rows, range(len(rows))
     if args.entities_dir is not None:
-        grounded, numbers = entities_of(args, rows)
+        grounded, numbers = entities_of(rows, args.entities_dir, args.images_dir)
     if scenes or args.entities_dir is not None:
         sizes = [rows[number]["image"].size for number in tqdm(numbers, desc="Measuring", unit="image")]
         seen = [seen_box(captioner.image_processor, size) for size in sizes]
@@ -98,17 +103,6 @@ def main():
     files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples)
     print(files["md"].read_text(encoding="utf-8").split("\n## ")[0])
     print("The report is " + ", ".join(map(str, files.values())))
-
-
-def entities_of(args: CaptionReportArguments, rows) -> tuple[list[dict], list[int]]:
-    """The boxes and phrases of those images that have them, and the numbers of these among the rows."""
-    paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
-    annotated = {}
-    for table in load_flickr30k_entities(args.entities_dir, args.images_dir or paths[0].parent).values():
-        table = table.cast_column("image", Image(decode=False))
-        annotated |= {Path(row["image"]["path"]).name: row for row in table}
-    numbers = [number for number, path in enumerate(paths) if path.name in annotated]
-    return [annotated[paths[number].name] for number in numbers], numbers
 
 
 if __name__ == "__main__":

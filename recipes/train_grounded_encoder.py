@@ -28,7 +28,7 @@ and `--model.use_attention false`, give the other systems of the paper):
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset, Image
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
@@ -36,7 +36,6 @@ from hf_vg.data import (
     CaptionPairCollator,
     grounded_scenes,
     initialize_from_glove,
-    load_flickr30k_entities,
     train_word_tokenizer,
 )
 from hf_vg.evaluation import retrieval_metrics, sentence_grounding_metrics
@@ -47,6 +46,7 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     build_grounded_encoder,
+    entities_of,
     grounded_encoder_rows,
     load_caption_data,
     retrieval_vectors,
@@ -108,13 +108,11 @@ def main():
         say("\n[3/4] cap2cap knows no images, so there are none to find")
 
     grounded = None
-    if args.dataset == "scenes":
-        grounded = grounded_scenes(data["test"])
-    elif args.entities_dir is not None:
-        image = data["test"].cast_column("image", Image(decode=False))[0]["image"]
-        grounded = load_flickr30k_entities(args.entities_dir, Path(image["path"]).parent)["validation"]
-        grounded = grounded.remove_columns("image")
-    if model.config.use_attention and grounded is not None:
+    if model.config.use_attention and args.dataset == "scenes":
+        grounded = grounded_scenes(data["test"]).select_columns(["captions", "phrases"])
+    elif model.config.use_attention and args.entities_dir is not None:
+        grounded, _ = entities_of(data["test"], args.entities_dir, args.images_dir)
+    if grounded is not None:
         grounding = sentence_grounding_metrics(model, tokenizer, grounded)
         metrics |= {f"grounding_{name}": value for name, value in grounding.items()}
         say(

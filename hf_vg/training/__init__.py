@@ -29,7 +29,7 @@ from .captioner import (
     training_captions,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
-from .evaluation import CaptionReportArguments
+from .evaluation import CaptionReportArguments, entities_of
 from .grounded_encoder import (
     GroundedEncoderArguments,
     build_grounded_encoder,
@@ -85,6 +85,7 @@ __all__ = [
     "caption_scorer",
     "captioner_rows",
     "encode_rows",
+    "entities_of",
     "grounded_encoder_rows",
     "is_complete",
     "last_complete_checkpoint",

@@ -11,10 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Arguments of the recipe that judges a captioner."""
+"""What recipes judge captioners and sentence encoders by."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from datasets import Dataset, Image
+
+from ..data.entities import load_flickr30k_entities
 from .arguments import CaptionDataArguments
 
 
@@ -42,3 +47,26 @@ class CaptionReportArguments(CaptionDataArguments):
     output_dir: str | None = field(
         default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
     )
+
+
+def entities_of(
+    rows: Dataset, entities_dir: str, images_dir: str | None = None
+) -> tuple[list[dict[str, Any]], list[int]]:
+    r"""
+    The boxes and phrases of those images that Flickr30k Entities has, and the numbers of these among the rows.
+
+    Args:
+        rows ([`~datasets.Dataset`]):
+            Rows with an `image` that is a file.
+        entities_dir (`str`):
+            The folder of Flickr30k Entities.
+        images_dir (`str`, *optional*):
+            Where its images are. By default where those of the rows are.
+    """
+    paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
+    annotated = {}
+    for table in load_flickr30k_entities(entities_dir, images_dir or paths[0].parent).values():
+        table = table.cast_column("image", Image(decode=False))
+        annotated |= {Path(row["image"]["path"]).name: row for row in table}
+    numbers = [number for number, path in enumerate(paths) if path.name in annotated]
+    return [annotated[paths[number].name] for number in numbers], numbers

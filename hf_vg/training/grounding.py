@@ -253,6 +253,8 @@ def vgp_rows(
 ) -> DatasetDict:
     """The caption pairs of every split, with hard negatives from the images that look most alike."""
     rows = {}
+    if args.dataset != "scenes":  # each of which has its own
+        paraphrases = paraphrases_by_image(load_paraphrases(_given(args, "paraphrases_dir")))
     for split, table in images.items():
         is_true = None
         if args.dataset == "scenes":
@@ -263,7 +265,6 @@ def vgp_rows(
             def is_true(number: int, caption: str, objects: Sequence = objects) -> bool:
                 return caption_is_true(objects[number], caption)
         else:
-            paraphrases = paraphrases_by_image(load_paraphrases(_given(args, "paraphrases_dir")))
             backbone = model.base_model.region_encoder.backbone
             directory = args.features or Path(_given(args, "data_dir")) / "features"
             # Where maps are cached, which training reads, the backbone need not see the images once more.

@@ -94,10 +94,8 @@ class VseScnlmTextEncoder(nn.Module):
             return self(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.unsqueeze(1))
         size = self.config.vocab_size
         encoded = self.embed_tokens.weight.new_empty(len(input_ids), self.config.hidden_size)
-        place, state = (
-            torch.zeros_like(lengths),
-            None,
-        )  # of a sentence's beginning among all different ones, and theirs
+        # Of each sentence the place of its beginning among all different ones, and the state after these.
+        place, state = torch.zeros_like(lengths), None
         for position in range(int(lengths.max())):
             goes_on = lengths > position
             # A beginning is a shorter one and a word.
