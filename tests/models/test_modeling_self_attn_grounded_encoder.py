@@ -18,6 +18,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import AutoModel, AutoModelForPreTraining, AutoProcessor, CLIPImageProcessor, ResNetConfig
 
 from hf_vg.data import train_word_tokenizer
@@ -27,6 +28,7 @@ from hf_vg.models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderModel,
     SelfAttnGroundedEncoderProcessor,
 )
+from hf_vg.models.self_attn_grounded_encoder.lstm_self_attn_grounded_encoder import run_lstm
 from hf_vg.models.vgg import VggConfig
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
 
@@ -380,6 +382,38 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         assert similarity.argmax(dim=1).tolist() == [0, 1, 2]
         is_word = inputs["labels"] != -100
         assert torch.equal(outputs.logits.argmax(dim=-1)[is_word], inputs["labels"][is_word])
+
+
+class TestRunLstm:
+    """What trains on a CPU is written by hand, and equals `nn.LSTM` on inputs that hold the constant."""
+
+    @pytest.mark.parametrize(("bidirectional", "constant_size"), [(True, 0), (False, 3), (True, 3)])
+    def test_states_and_gradients_are_those_of_torch(self, bidirectional, constant_size):
+        torch.manual_seed(0)
+        lengths = torch.tensor([3, 1, 5, 0, 5])
+        lstm = torch.nn.LSTM(4 + constant_size, 6, batch_first=True, bidirectional=bidirectional).double()
+        leaves = [*lstm.parameters(), torch.randn(5, 7, 4).double().requires_grad_()]
+        inputs, constant, state = leaves[-1], None, None
+        if constant_size:
+            constant = torch.randn(5, constant_size).double().requires_grad_()
+            leaves.append(constant)
+        if not bidirectional:
+            state = [torch.randn(5, 6).double().requires_grad_() for _ in range(2)]
+            leaves += state
+
+        joined = inputs if constant is None else torch.cat([inputs, constant[:, None].expand(-1, 7, -1)], dim=-1)
+        packed = pack_padded_sequence(joined, lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+        expected, (expected_final, _) = lstm(packed, None if state is None else tuple(part[None] for part in state))
+        expected = pad_packed_sequence(expected, batch_first=True, total_length=7)[0]
+        states, final = run_lstm(lstm, inputs, lengths, constant, state)
+        torch.testing.assert_close(states, expected)
+        torch.testing.assert_close(final, expected_final)
+
+        slopes = torch.randn_like(states), torch.randn_like(final)
+        gradients = torch.autograd.grad((states, final), leaves, slopes)
+        torch.testing.assert_close(gradients, torch.autograd.grad((expected, expected_final), leaves, slopes))
+        with torch.no_grad():  # `nn.LSTM` itself
+            torch.testing.assert_close(run_lstm(lstm, inputs, lengths, constant, state), (expected, expected_final))
 
 
 class TestEncode:

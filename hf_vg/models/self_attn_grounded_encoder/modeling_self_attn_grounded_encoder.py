@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
@@ -30,6 +29,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..vgg.modeling_vgg import VggBackbone
 from .configuration_self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
+from .lstm_self_attn_grounded_encoder import run_lstm
 
 
 class SelfAttnGroundedEncoderGather(torch.autograd.Function):
@@ -121,20 +121,8 @@ class SelfAttnGroundedEncoderDecoder(nn.Module):
         self.lstm = nn.LSTM(config.embedding_size + config.sentence_size, config.hidden_size, batch_first=True)
 
     def forward(self, embeddings: torch.Tensor, sentence: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        state = [part.unsqueeze(0).contiguous() for part in self.init_state(sentence).chunk(2, dim=-1)]
-        inputs = torch.cat([embeddings, sentence.unsqueeze(1).expand(-1, embeddings.shape[1], -1)], dim=-1)
-        return run_lstm(self.lstm, inputs, lengths, state)[0]
-
-
-def run_lstm(
-    lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, state: Sequence[torch.Tensor] | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """All states, zeros after a sequence's end, and the state at each sequence's own end."""
-    dtype = lstm.weight_ih_l0.dtype  # under autocast the inputs may be of another
-    # A sequence of no words can not be packed: it is run for one step, and its states are to be masked.
-    packed = pack_padded_sequence(inputs.to(dtype), lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-    outputs, (final, _) = lstm(packed, None if state is None else tuple(part.to(dtype) for part in state))
-    return pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])[0], final
+        state = self.init_state(sentence).chunk(2, dim=-1)
+        return run_lstm(self.lstm, embeddings, lengths, constant=sentence, state=state)[0]
 
 
 class SelfAttnGroundedEncoderPreTrainedModel(PreTrainedModel):

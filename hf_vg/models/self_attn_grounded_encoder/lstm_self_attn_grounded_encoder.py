@@ -1,0 +1,157 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""LSTMs over sentences of different lengths, for SelfAttnGroundedEncoder."""
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+
+class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
+    """
+    The recurrent part of an LSTM over packed sequences, from the inputs' share of the gates to the states.
+
+    `nn.LSTM` on a CPU adds to the gradient of its weights after every step, which is bound by memory. Here the
+    gradients of all steps' gates are kept, and multiplied with all states at the end.
+    """
+
+    @staticmethod
+    def forward(ctx, projected, weight, hidden, cell, batch_sizes):
+        gates = torch.empty_like(projected)  # (steps, 4 H), after their non-linearities
+        hiddens, cells = (projected.new_empty(len(projected), weight.shape[1]) for _ in range(2))
+        ctx.first = (hidden, cell)
+        start = 0
+        for size in batch_sizes:
+            rows = slice(start, start + size)
+            step = torch.addmm(projected[rows], hidden[:size], weight.T, out=gates[rows])
+            enter, forget, candidate, leave = step.chunk(4, dim=1)
+            step[:, : 2 * weight.shape[1]].sigmoid_()
+            candidate.tanh_()
+            leave.sigmoid_()
+            cell = torch.mul(forget, cell[:size], out=cells[rows]).addcmul_(enter, candidate)
+            hidden = torch.tanh(cell, out=hiddens[rows]).mul_(leave)
+            start += size
+        ctx.save_for_backward(weight, gates, hiddens, cells)
+        ctx.batch_sizes = batch_sizes
+        return hiddens
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_hiddens):
+        weight, gates, hiddens, cells = ctx.saved_tensors
+        first_hidden, first_cell = ctx.first
+        d_gates = torch.empty_like(gates)
+        d_hidden, d_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
+        before = torch.empty_like(hiddens)  # the state that each step began with
+        end = len(gates)
+        for index in reversed(range(len(ctx.batch_sizes))):
+            size = ctx.batch_sizes[index]
+            start = end - size
+            rows = slice(start, end)
+            if index:
+                last = slice(start - ctx.batch_sizes[index - 1], start - ctx.batch_sizes[index - 1] + size)
+                before[rows], cell_before = hiddens[last], cells[last]
+            else:
+                before[rows], cell_before = first_hidden[:size], first_cell[:size]
+            enter, forget, candidate, leave = gates[rows].chunk(4, dim=1)
+            d_enter, d_forget, d_candidate, d_leave = d_gates[rows].chunk(4, dim=1)
+            squashed = cells[rows].tanh()
+            # Sequences that end before this step have no gradients yet.
+            dh, dc = d_hidden[:size].add_(d_hiddens[rows]), d_cell[:size]
+            torch.mul(dh, squashed, out=d_leave).mul_(leave).mul_(1 - leave)
+            dc.addcmul_(dh.mul_(leave), 1 - squashed.square_())
+            torch.mul(dc, candidate, out=d_enter).mul_(enter).mul_(1 - enter)
+            torch.mul(dc, enter, out=d_candidate).mul_(1 - candidate.square())
+            torch.mul(dc, cell_before, out=d_forget).mul_(forget).mul_(1 - forget)
+            dc.mul_(forget)
+            torch.mm(d_gates[rows], weight, out=dh)
+            end = start
+        return d_gates, d_gates.T @ before, d_hidden, d_cell, None
+
+
+def run_lstm(
+    lstm: nn.LSTM,
+    inputs: torch.Tensor,
+    lengths: torch.Tensor,
+    constant: torch.Tensor | None = None,
+    state: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""
+    Runs an LSTM of one layer on sequences that are padded on the right.
+
+    Args:
+        lstm (`nn.LSTM`):
+            With `batch_first=True`, of one direction or two.
+        inputs (`torch.Tensor` of shape `(batch_size, length, input_size)`):
+            What each step is given.
+        lengths (`torch.Tensor` of shape `(batch_size,)`):
+            Of the sequences, on the CPU. A sequence of none is run for one step, and its states are to be masked.
+        constant (`torch.Tensor` of shape `(batch_size, constant_size)`, *optional*):
+            What every step of a sequence is given, after `inputs`.
+        state (`tuple` of two `torch.Tensor` of shape `(batch_size, hidden_size)`, *optional*):
+            The first state of an LSTM of one direction. By default zeros.
+
+    Returns:
+        `tuple` of all states, `(batch_size, length, directions * hidden_size)` with zeros after a sequence's end, and
+        of the states at the sequences' own ends, `(directions, batch_size, hidden_size)`.
+    """
+    length = inputs.shape[1]
+    dtype = lstm.weight_ih_l0.dtype  # under autocast the inputs may be of another
+    lengths = lengths.clamp(min=1)
+    inputs, constant = inputs.to(dtype), None if constant is None else constant.to(dtype)
+    state = None if state is None else tuple(part.to(dtype) for part in state)
+    if inputs.device.type == "cpu" and torch.is_grad_enabled():
+        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+        outputs, final = _train_lstm(lstm, packed, lengths, constant, state)
+    else:
+        if constant is not None:
+            inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, length, -1)], dim=-1)
+        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+        state = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
+        outputs, (final, _) = lstm(packed, state)
+    return pad_packed_sequence(outputs, batch_first=True, total_length=length)[0], final
+
+
+@torch.autocast("cpu", enabled=False)  # as `nn.LSTM`, all in the weights' precision
+def _train_lstm(lstm, packed, lengths, constant, state) -> tuple[PackedSequence, torch.Tensor]:
+    batch_sizes = packed.batch_sizes.tolist()
+    by_length = packed.sorted_indices  # the sequences, longest first
+    if state is None:
+        state = (packed.data.new_zeros(len(lengths), lstm.hidden_size),) * 2
+    first = [part.index_select(0, by_length) for part in state]
+
+    # Each row's place in its sequence, and the row of that sequence's other end.
+    steps = torch.arange(len(batch_sizes)).repeat_interleave(packed.batch_sizes)
+    sequences = torch.cat([torch.arange(size) for size in batch_sizes])
+    starts = packed.batch_sizes.cumsum(0) - packed.batch_sizes
+    sorted_lengths = lengths.index_select(0, by_length)
+    last_rows = starts[sorted_lengths - 1] + torch.arange(len(lengths))
+    mirrored = starts[sorted_lengths[sequences] - 1 - steps] + sequences
+
+    states, finals = [], []
+    for suffix in ("", "_reverse")[: 1 + lstm.bidirectional]:
+        weight_ih, weight_hh, bias_ih, bias_hh = (
+            getattr(lstm, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        projected = nn.functional.linear(packed.data, weight_ih[:, : packed.data.shape[1]], bias_ih + bias_hh)
+        if constant is not None:  # once for a sequence, and not at each of its steps
+            shared = nn.functional.linear(constant.index_select(0, by_length), weight_ih[:, packed.data.shape[1] :])
+            projected = projected + shared.index_select(0, sequences)
+        if suffix:
+            projected = projected.index_select(0, mirrored)
+        hidden = SelfAttnGroundedEncoderRecurrence.apply(projected, weight_hh, *first, batch_sizes)
+        finals.append(hidden.index_select(0, last_rows).index_select(0, packed.unsorted_indices))
+        states.append(hidden.index_select(0, mirrored) if suffix else hidden)
+    return packed._replace(data=torch.cat(states, dim=1)), torch.stack(finals)
