@@ -51,7 +51,10 @@ def main():
         raise SystemExit(
             f"error: there is no checkpoint in {args.checkpoint!r}: run recipes/train_captioner.py first."
         )
-    captioner = pipeline("image-to-text", model=args.checkpoint, num_beams=args.num_beams)
+    decoding = {"num_beams": args.num_beams}
+    if args.length_penalty is not None:
+        decoding["length_penalty"] = args.length_penalty
+    captioner = pipeline("image-to-text", model=args.checkpoint, **decoding)
     split = {"dev": "validation", "val": "validation"}.get(args.split, args.split)
     rows = load_caption_data(args)[split]
 
@@ -97,6 +100,11 @@ def main():
         "split": split,
         "images": len(rows),
         "beams": args.num_beams,
+        "length_penalty": next(
+            value
+            for value in (args.length_penalty, captioner.model.generation_config.length_penalty, 1.0)
+            if value is not None
+        ),
         "bootstrap_samples": args.num_samples,
     }
     output_dir = args.output_dir or Path(args.checkpoint) / "report"

@@ -92,7 +92,7 @@ def main():
         return
 
     say(f"\n[3/4] Captioning the {len(data['test']):,} test images with pipeline('image-to-text')")
-    captioner = pipeline("image-to-text", model=training_args.output_dir, num_beams=args.num_beams)
+    captioner = pipeline("image-to-text", model=training_args.output_dir)
     images = KeyDataset(data["test"], "image")
     outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
     captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]

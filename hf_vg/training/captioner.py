@@ -189,7 +189,7 @@ def caption_scorer(
         for start in trange(0, len(rows), batch_size, desc="Captioning", unit="batch", leave=False):
             batch = [rows[index] for index in range(start, min(start + batch_size, len(rows)))]
             inputs = {name: tensor.to(model.device) for name, tensor in collator(batch).items() if name != "labels"}
-            sequences = model.generate(**inputs, num_beams=args.num_beams, do_sample=False)
+            sequences = model.generate(**inputs, do_sample=False)
             texts += processor.batch_decode(sequences, skip_special_tokens=True)
             references += [row["captions"] for row in batch]
         return caption_metrics(texts, references)
@@ -226,7 +226,10 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
             "with `--model.freeze_backbone false`."
         )
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    model.generation_config.max_new_tokens = args.max_new_tokens
+    # Who loads the checkpoint gets captions as they were scored.
+    model.generation_config.update(max_new_tokens=args.max_new_tokens, num_beams=args.num_beams)
+    if args.num_beams > 1:
+        model.generation_config.length_penalty = args.length_penalty
     if args.backbone is not None:
         _backbone_of(model).load_state_dict(backbone.state_dict())
     return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)

@@ -33,6 +33,13 @@ class CaptionReportArguments(CaptionDataArguments):
     )
     split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
     num_beams: int = field(default=3, metadata={"help": "Beams of the captions; 1 is greedy."})
+    length_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "Beams are ranked by their mean a word (1), by their sum (0), or between. By default as the "
+            "checkpoint says."
+        },
+    )
     batch_size: int = field(default=32, metadata={"help": "Images that are captioned at a time."})
     metrics: list[str] = field(
         default_factory=lambda: ["bleu", "rouge", "cider", "diversity"],

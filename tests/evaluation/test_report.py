@@ -191,9 +191,12 @@ def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
     if data == "flickr8k":
         flags = ["--dataset", data, "--data_dir", flickr, "--split", "dev", "--entities_dir", flickr / "entities"]
     flags += ["--checkpoint", save_captioner(tmp_path / "captioner"), "--num_examples", 1, "--num_samples", 20]
+    if data == "scenes":
+        flags += ["--length_penalty", 0]
     run_recipe(monkeypatch, tmp_path, *flags)
     record = json.loads((tmp_path / "captioner" / "report" / "report.json").read_text())
     assert record["images"] == (6 if data == "scenes" else 2)
+    assert record["length_penalty"] == (0 if data == "scenes" else 1)
     assert {"bleu4", "cider_d", "vocabulary"} < record["metrics"].keys()
     assert len(record["examples"]["Best"]) == len(record["examples"]["Worst"]) == 1
     assert "| BLEU-4 |" in capsys.readouterr().out
