@@ -75,7 +75,7 @@ def delete_checkpoint(checkpoint: str | Path) -> None:
     shutil.rmtree(checkpoint)
 
 
-def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The settings of a checkpoint that are others now, so that its training can not go on: what they were and are."""
     file = Path(checkpoint) / SETTINGS_NAME
     if not file.exists():  # of a training without a recipe
@@ -83,7 +83,7 @@ def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dic
     then = yaml.safe_load(file.read_text(encoding="utf-8"))
     now = yaml.safe_load(yaml.safe_dump(dict(settings)))
     return {
-        name: (then.get(name), now.get(name))
+        name: tuple(repr(values[name]) if name in values else "the default" for values in (then, now))
         for name in sorted({*then, *now})
         if not name.startswith(FREE_SETTINGS) and then.get(name) != now.get(name)
     }

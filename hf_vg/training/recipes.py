@@ -118,7 +118,7 @@ def _checkpoint_to_go_on_from(trainer: VgTrainer) -> str | None:
         return None
     changed = changed_settings(checkpoint, args.recipe_settings)
     if changed:
-        differences = "".join(f"\n  {name}: {then!r} then, {now!r} now" for name, (then, now) in changed.items())
+        differences = "".join(f"\n  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
         raise SystemExit(
             f"error: {checkpoint} was trained with other settings:{differences}\nGive them again, to go on; or "
             "another --output_dir; or --restart, which deletes the checkpoints in this one; or name the checkpoint "

@@ -181,8 +181,9 @@ def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
     if name == "train_vse":
         assert f"Going on from {killed / 'checkpoint-8'}" in recipes.run(name, flags)
         assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    printed = recipes.run(name, [*flags, "--learning_rate", "0.1"], exitcode=1)
+    printed = recipes.run(name, [*flags, "--learning_rate", "0.1", "--weight_decay", "0.2"], exitcode=1)
     assert "learning_rate: 0.003 then, 0.1 now" in printed and "--restart" in printed
+    assert "weight_decay: the default then, 0.2 now" in printed
 
 
 def log_into_output_dir():
