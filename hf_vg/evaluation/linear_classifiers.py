@@ -196,11 +196,12 @@ def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, ba
     trained = is_train[:, order]  # (F, rows)
     # Which of its fold's batches a row belongs to. Rows that are not trained on count to the batch before them.
     batch = (trained.cumsum(dim=1) - 1).clamp(min=0) // batch_size
+    places = [trained[fold].nonzero().squeeze(1).tolist() for fold in folds.tolist()]
     for step in range(int(batch[folds].max()) + 1):
-        members = trained & (batch == step)
-        places = members[folds].any(dim=0).nonzero().squeeze(1)
-        window = slice(int(places[0]), int(places[-1]) + 1)
-        yield window, members[:, window]
+        of_step = slice(step * batch_size, (step + 1) * batch_size)
+        ends = [(rows[of_step][0], rows[of_step][-1]) for rows in places if len(rows) > of_step.start]
+        window = slice(min(first for first, _ in ends), max(last for _, last in ends) + 1)
+        yield window, trained[:, window] & (batch[:, window] == step)
 
 
 class Adam:
