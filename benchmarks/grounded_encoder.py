@@ -34,7 +34,7 @@ import torch
 from hf_vg.models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderConfig,
     SelfAttnGroundedEncoderForPreTraining,
-    modeling_self_attn_grounded_encoder,
+    lstm_self_attn_grounded_encoder,
 )
 
 
@@ -45,15 +45,6 @@ SYSTEMS = {
     "CAP2ALL": {"objective": "cap2all", "use_attention": False, "hidden_size": 2048},
 }
 VOCABULARY = 2600
-
-
-def run_torch_lstm(lstm, inputs, lengths, constant=None, state=None):
-    """`run_lstm` by `nn.LSTM` alone, which is given what is constant at every step."""
-    if constant is not None:
-        inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, inputs.shape[1], -1)], dim=-1)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    outputs, (final, _) = lstm(packed, None if state is None else tuple(part.unsqueeze(0) for part in state))
-    return torch.nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)[0], final
 
 
 def make_step(settings: dict, batch_size: int):
@@ -73,7 +64,8 @@ def make_step(settings: dict, batch_size: int):
 
     def step(plain: bool) -> float:
         model.zero_grad()
-        swap = mock.patch.object(modeling_self_attn_grounded_encoder, "run_lstm", run_torch_lstm)
+        plain_lstm = lstm_self_attn_grounded_encoder._torch_lstm
+        swap = mock.patch.object(lstm_self_attn_grounded_encoder, "_train_lstm", plain_lstm)
         with swap if plain else nullcontext():
             start = time.perf_counter()
             model(**batch).loss.backward()

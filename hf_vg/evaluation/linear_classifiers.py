@@ -198,9 +198,8 @@ def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, ba
     batch = (trained.cumsum(dim=1) - 1).clamp(min=0) // batch_size
     places = [trained[fold].nonzero().squeeze(1).tolist() for fold in folds.tolist()]
     for step in range(int(batch[folds].max()) + 1):
-        of_step = slice(step * batch_size, (step + 1) * batch_size)
-        ends = [(rows[of_step][0], rows[of_step][-1]) for rows in places if len(rows) > of_step.start]
-        window = slice(min(first for first, _ in ends), max(last for _, last in ends) + 1)
+        of_step = [rows[step * batch_size : (step + 1) * batch_size] for rows in places]
+        window = slice(min(rows[0] for rows in of_step if rows), max(rows[-1] for rows in of_step if rows) + 1)
         yield window, trained[:, window] & (batch[:, window] == step)
 
 

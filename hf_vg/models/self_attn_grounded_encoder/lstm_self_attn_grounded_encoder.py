@@ -31,7 +31,7 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
     def forward(ctx, projected, weight, hidden, cell, batch_sizes):
         gates = torch.empty_like(projected)  # (steps, 4 H), after their non-linearities
         hiddens, cells = (projected.new_empty(len(projected), weight.shape[1]) for _ in range(2))
-        ctx.first = (hidden, cell)
+        first_hidden, first_cell = hidden, cell
         start = 0
         for size in batch_sizes:
             rows = slice(start, start + size)
@@ -43,15 +43,14 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
             cell = torch.mul(forget, cell[:size], out=cells[rows]).addcmul_(enter, candidate)
             hidden = torch.tanh(cell, out=hiddens[rows]).mul_(leave)
             start += size
-        ctx.save_for_backward(weight, gates, hiddens, cells)
+        ctx.save_for_backward(weight, first_hidden, first_cell, gates, hiddens, cells)
         ctx.batch_sizes = batch_sizes
         return hiddens
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_hiddens):
-        weight, gates, hiddens, cells = ctx.saved_tensors
-        first_hidden, first_cell = ctx.first
+        weight, first_hidden, first_cell, gates, hiddens, cells = ctx.saved_tensors
         d_gates = torch.empty_like(gates)
         d_hidden, d_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
         before = torch.empty_like(hiddens)  # the state that each step began with
@@ -112,20 +111,23 @@ def run_lstm(
     lengths = lengths.clamp(min=1)
     inputs, constant = inputs.to(dtype), None if constant is None else constant.to(dtype)
     state = None if state is None else tuple(part.to(dtype) for part in state)
-    if inputs.device.type == "cpu" and torch.is_grad_enabled():
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-        outputs, final = _train_lstm(lstm, packed, lengths, constant, state)
-    else:
-        if constant is not None:
-            inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, length, -1)], dim=-1)
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-        state = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
-        outputs, (final, _) = lstm(packed, state)
+    run = _train_lstm if inputs.device.type == "cpu" and torch.is_grad_enabled() else _torch_lstm
+    outputs, final = run(lstm, inputs, lengths, constant, state)
     return pad_packed_sequence(outputs, batch_first=True, total_length=length)[0], final
 
 
+def _torch_lstm(lstm, inputs, lengths, constant, state) -> tuple[PackedSequence, torch.Tensor]:
+    if constant is not None:
+        inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, inputs.shape[1], -1)], dim=-1)
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    state = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
+    outputs, (final, _) = lstm(packed, state)
+    return outputs, final
+
+
 @torch.autocast("cpu", enabled=False)  # as `nn.LSTM`, all in the weights' precision
-def _train_lstm(lstm, packed, lengths, constant, state) -> tuple[PackedSequence, torch.Tensor]:
+def _train_lstm(lstm, inputs, lengths, constant, state) -> tuple[PackedSequence, torch.Tensor]:
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     batch_sizes = packed.batch_sizes.tolist()
     by_length = packed.sorted_indices  # the sequences, longest first
     if state is None:
