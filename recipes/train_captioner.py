@@ -29,6 +29,12 @@ Flickr8k, with the features of a frozen VGG-16 computed once:
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
 
+Go on from a captioner, on photos and captions of your own; here its convolutions learn as well:
+
+    accelerate launch recipes/train_captioner.py --checkpoint outputs/show_attend_tell_flickr8k \
+        --dataset table --data_dir photos --learning_rate 1e-4 --num_beams 5 \
+        --model.freeze_backbone false --backbone_learning_rate 1e-5 --output_dir outputs/photos
+
 Tar files of images and captions, of any number, read as they are trained on:
 
     accelerate launch recipes/train_captioner.py --dataset webdataset --streaming --data_dir 'shards/train-*.tar' \
@@ -54,6 +60,7 @@ from hf_vg.training import (
     captioner_rows,
     load_caption_data,
     load_caption_stream,
+    load_captioner,
     run_training,
     start_recipe,
     training_captions,
@@ -67,14 +74,18 @@ def main():
 
     say(f"\n[1/4] Loading {args.dataset}")
     data = load_caption_stream(args, training_args.seed) if args.streaming else load_caption_data(args)
-    tokenizer = train_word_tokenizer(
-        training_captions(args, data["train"]),
-        vocab_size=args.vocab_size,
-        min_frequency=args.min_word_frequency,
-    )
-    model, processor = build_captioner(args, tokenizer)
+    if args.checkpoint is not None:
+        model, processor = load_captioner(args)
+    else:
+        tokenizer = train_word_tokenizer(
+            training_captions(args, data["train"]),
+            vocab_size=args.vocab_size,
+            min_frequency=args.min_word_frequency,
+        )
+        model, processor = build_captioner(args, tokenizer)
 
-    say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
+    num_words = len(processor.tokenizer)
+    say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {num_words} words")
     by_length = training_args.max_length_difference is not None
     validation = captioner_rows(args, data["validation"], model, processor)
     trainer = VgTrainer(

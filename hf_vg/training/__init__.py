@@ -26,6 +26,7 @@ from .captioner import (
     captioner_rows,
     load_caption_data,
     load_caption_stream,
+    load_captioner,
     training_captions,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
@@ -91,6 +92,7 @@ __all__ = [
     "last_complete_checkpoint",
     "load_caption_data",
     "load_caption_stream",
+    "load_captioner",
     "load_grounded_images",
     "parse_arguments",
     "question_rows",

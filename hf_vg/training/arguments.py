@@ -98,7 +98,16 @@ class CaptionerArguments(CaptionDataArguments):
     model_type: str = field(default="show_attend_tell", metadata={"help": "Which captioner to train."})
     model: dict = field(
         default_factory=dict,
-        metadata={"help": "Fields of the captioner's config; as flags, --model.FIELD VALUE for each."},
+        metadata={
+            "help": "Fields of the captioner's config; as flags, --model.FIELD VALUE. A checkpoint keeps its sizes."
+        },
+    )
+    checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "A trained captioner to go on from, with its words, backbone and sizes: a folder, or a model of the "
+            "Hub. By default the captioner is new."
+        },
     )
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
     min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})

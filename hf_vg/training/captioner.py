@@ -24,6 +24,7 @@ from tqdm.auto import tqdm, trange
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
+    AutoProcessor,
     PreTrainedModel,
     ProcessorMixin,
 )
@@ -40,6 +41,13 @@ from ..evaluation.captions import caption_metrics
 from .arguments import CaptionDataArguments, CaptionerArguments
 from .images import build_image_processor
 
+
+# What shapes the weights. A recipe's own config would otherwise change those of a checkpoint, and make new layers.
+SHAPES = (
+    *("backbone_config", "feature_size", "vocab_size", "embedding_size", "hidden_size", "attention_size"),
+    *("num_attention_layers", "num_init_layers", "context_gate", "output_from_embedding", "output_from_context"),
+    *("num_attention_heads", "intermediate_size", "encoder_layers", "decoder_layers"),
+)
 
 def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     r"""
@@ -226,13 +234,37 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
             "with `--model.freeze_backbone false`."
         )
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    _set_decoding(args, model)
+    if args.backbone is not None:
+        _backbone_of(model).load_state_dict(backbone.state_dict())
+    return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)
+
+
+def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, ProcessorMixin]:
+    r"""
+    Loads the captioner of `args.checkpoint` and its processor, to go on from: with its own words, image processor and
+    sizes, and with the other fields of `args.model`.
+
+    Args:
+        args ([`CaptionerArguments`]):
+            The checkpoint, and the fields of its config to change.
+    """
+    if args.backbone is not None:
+        raise ValueError(
+            f"`backbone` is for a new captioner: the checkpoint {args.checkpoint} has one of its own. Leave it out, or "
+            "take it back with `--backbone null`."
+        )
+    kept = {name: value for name, value in args.model.items() if name not in SHAPES}
+    model = AutoModelForImageTextToText.from_pretrained(args.checkpoint, dtype=torch.float32, **kept)
+    _set_decoding(args, model)
+    return model, AutoProcessor.from_pretrained(args.checkpoint)
+
+
+def _set_decoding(args: CaptionerArguments, model: PreTrainedModel):
     # Who loads the checkpoint gets captions as they were scored.
     model.generation_config.update(max_new_tokens=args.max_new_tokens, num_beams=args.num_beams)
     if args.num_beams > 1:
         model.generation_config.length_penalty = args.length_penalty
-    if args.backbone is not None:
-        _backbone_of(model).load_state_dict(backbone.state_dict())
-    return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)
 
 
 def _backbone_of(model: PreTrainedModel) -> PreTrainedModel:
