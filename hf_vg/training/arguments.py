@@ -105,8 +105,8 @@ class CaptionerArguments(CaptionDataArguments):
     checkpoint: str | None = field(
         default=None,
         metadata={
-            "help": "A trained captioner to go on from, with its words, backbone and sizes: a folder, or a model of the "
-            "Hub. By default the captioner is new."
+            "help": "A trained captioner to go on from, with its words, backbone and sizes: a folder, or a model of "
+            "the Hub. By default the captioner is new."
         },
     )
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})

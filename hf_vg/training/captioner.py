@@ -49,6 +49,7 @@ SHAPES = (
     *("num_attention_heads", "intermediate_size", "encoder_layers", "decoder_layers"),
 )
 
+
 def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     r"""
     Loads what the arguments name, with the splits `train`, `validation` and `test`: without a validation split, one
@@ -251,8 +252,8 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
     """
     if args.backbone is not None:
         raise ValueError(
-            f"`backbone` is for a new captioner: the checkpoint {args.checkpoint} has one of its own. Leave it out, or "
-            "take it back with `--backbone null`."
+            f"`backbone` is for a new captioner: the checkpoint {args.checkpoint} has one of its own. Leave it out, "
+            "or take it back with `--backbone null`."
         )
     kept = {name: value for name, value in args.model.items() if name not in SHAPES}
     model = AutoModelForImageTextToText.from_pretrained(args.checkpoint, dtype=torch.float32, **kept)
