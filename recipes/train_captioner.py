@@ -64,6 +64,7 @@ from hf_vg.training import (
     run_training,
     start_recipe,
     training_captions,
+    unknown_words,
 )
 
 
@@ -76,6 +77,9 @@ def main():
     data = load_caption_stream(args, training_args.seed) if args.streaming else load_caption_data(args)
     if args.checkpoint is not None:
         model, processor = load_captioner(args)
+        if not args.streaming:
+            share = unknown_words(processor.tokenizer, training_captions(args, data["train"]))
+            say(f"{share:.1%} of the words are not in the vocabulary of {args.checkpoint}, and stay unknown.")
     else:
         tokenizer = train_word_tokenizer(
             training_captions(args, data["train"]),

@@ -28,6 +28,7 @@ from .captioner import (
     load_caption_stream,
     load_captioner,
     training_captions,
+    unknown_words,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
 from .evaluation import CaptionReportArguments, entities_of
@@ -104,6 +105,7 @@ __all__ = [
     "start_recipe",
     "training_captions",
     "training_texts",
+    "unknown_words",
     "use_all_cores",
     "vgp_rows",
     "vse_metrics",

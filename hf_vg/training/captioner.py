@@ -13,7 +13,7 @@
 # limitations under the License.
 """Captioners, and the data they are trained on, made from a recipe's arguments."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
@@ -26,6 +26,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     ProcessorMixin,
 )
 from transformers.backbone_utils import BackboneMixin
@@ -133,6 +134,12 @@ def training_captions(args: CaptionerArguments, train: Dataset | CaptionStream) 
         rows = islice(train.one_pass(), args.vocabulary_rows)
         groups = (row["captions"] for row in tqdm(rows, desc="Reading words", unit="row", leave=False))
     return (caption for captions in groups for caption in captions)
+
+
+def unknown_words(tokenizer: PreTrainedTokenizerBase, captions: Iterable[str]) -> float:
+    """The share of words that a tokenizer does not know."""
+    texts = tokenizer(list(captions), add_special_tokens=False)["input_ids"]
+    return np.mean([token == tokenizer.unk_token_id for text in texts for token in text])
 
 
 def captioner_rows(

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_vg.data import train_word_tokenizer
-from hf_vg.training import CaptionerArguments, build_captioner, load_captioner
+from hf_vg.training import CaptionerArguments, build_captioner, load_captioner, unknown_words
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -51,6 +51,10 @@ class TestGoingOnFromACheckpoint:
         assert processor.tokenizer.convert_tokens_to_ids("sleeps") != processor.tokenizer.unk_token_id
         for name, weight in trained.state_dict().items():
             torch.testing.assert_close(model.state_dict()[name], weight, rtol=0, atol=0)
+
+    def test_the_share_of_unknown_words(self):
+        tokenizer = train_word_tokenizer(["a dog runs", "a cat sleeps"])
+        assert unknown_words(tokenizer, ["A dog barks.", "a cat"]) == pytest.approx(1 / 5)
 
     def test_has_a_backbone_of_its_own(self, tmp_path):
         self.save(tmp_path)
