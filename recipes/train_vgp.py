@@ -112,8 +112,11 @@ def main():
             say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
 
     say(f"\n[4/4] Drawing where words of {args.num_figures} captions look")
-    both = [index for index, label in enumerate(rows["test"]["label"]) if label == 0]
-    shown = [rows["test"][index] for index in both[:: max(1, len(both) // args.num_figures)][: args.num_figures]]
+    both = [row for row in rows["test"] if row["label"] == 0]
+    step = -(-len(both) // args.num_figures)
+    parts = [both[start : start + step] for start in range(0, len(both), step)]
+    # Of each part the first caption that names two things with boxes, or as many as there are.
+    shown = [max(part, key=lambda row: min(len(row["phrases1"]), 2)) for part in parts]
     figure = Path(training_args.output_dir) / "regions.png"
     plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
     trainer.publish(figure)
