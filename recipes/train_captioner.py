@@ -41,6 +41,7 @@ Tar files of images and captions, of any number, read as they are trained on:
         --eval_data_dir 'shards/val-*.tar' --max_steps 100000 --save_strategy steps --save_steps 1000
 """
 
+from functools import partial
 from pathlib import Path
 
 from accelerate import PartialState
@@ -53,11 +54,13 @@ from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_groun
 from hf_vg.interpretation import plot_attention
 from hf_vg.training import (
     CaptionerArguments,
+    SelfCriticalTrainer,
     VgTrainer,
     VgTrainingArguments,
     build_captioner,
     caption_scorer,
     captioner_rows,
+    cider_reward,
     load_caption_data,
     load_caption_stream,
     load_captioner,
@@ -92,13 +95,18 @@ def main():
     say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {num_words} words")
     by_length = training_args.max_length_difference is not None
     validation = captioner_rows(args, data["validation"], model, processor)
-    trainer = VgTrainer(
+    trainer_class = VgTrainer
+    if args.reward is not None:
+        reward = cider_reward(processor.tokenizer, data["train"]["captions"][:])
+        trainer_class = partial(SelfCriticalTrainer, reward=reward, num_samples=args.num_samples)
+    trainer = trainer_class(
         model=model,
         args=training_args,
         train_dataset=captioner_rows(args, data["train"], model, processor, by_length),
         eval_dataset=validation,
         score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
-        data_collator=CaptionCollator(processor, args.max_caption_words),
+        # What sampled captions are compared with may have any length.
+        data_collator=CaptionCollator(processor, args.max_caption_words if args.reward is None else None),
         processing_class=processor,
         dataset_name=args.dataset,
     )

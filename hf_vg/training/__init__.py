@@ -56,6 +56,7 @@ from .grounding import (
 )
 from .images import build_image_processor
 from .recipes import run_training, start_recipe
+from .self_critical import SelfCriticalTrainer, cider_reward
 from .trainer import VgTrainer, use_all_cores
 from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics, vse_rows
 
@@ -75,6 +76,7 @@ __all__ = [
     "HardestNegatives",
     "RetrievalArguments",
     "ScnlmArguments",
+    "SelfCriticalTrainer",
     "VgTrainer",
     "VgTrainingArguments",
     "VgpArguments",
@@ -86,6 +88,7 @@ __all__ = [
     "build_vse",
     "caption_scorer",
     "captioner_rows",
+    "cider_reward",
     "encode_rows",
     "entities_of",
     "grounded_encoder_rows",

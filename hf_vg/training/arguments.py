@@ -125,6 +125,15 @@ class CaptionerArguments(CaptionDataArguments):
         },
     )
     max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
+    reward: str | None = field(
+        default=None,
+        metadata={
+            "help": "Score that captions are sampled and trained for, instead of those people wrote (self-critical "
+            "training): `cider`. For a captioner that can already speak, see `checkpoint`.",
+            "choices": ["cider"],
+        },
+    )
+    num_samples: int = field(default=5, metadata={"help": "Captions to sample of each image, with `reward`."})
     streaming: bool = field(
         default=False,
         metadata={
@@ -207,9 +216,10 @@ class VgTrainingArguments(TrainingArguments):
     recipe_settings: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
-            # Else each process believes to be alone.
-            self.use_cpu, self.ddp_backend = True, self.ddp_backend or "gloo"
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # else `bf16` is refused, and each of several processes believes to be alone
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+                self.ddp_backend = self.ddp_backend or "gloo"
         super().__post_init__()
         if self.accelerator_config.dispatch_batches is None:
             # Of a stream each process reads its own rows: batches of different lengths can not be made one and split.

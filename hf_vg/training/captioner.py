@@ -113,6 +113,10 @@ def load_caption_stream(args: CaptionerArguments, seed: int = 0) -> dict[str, Ca
             raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a pattern of files such as 'train-*.tar'.")
     if args.train_share is not None:
         raise ValueError("how many images a stream has is not known before: `train_share` is of data that are loaded.")
+    if args.reward is not None:
+        raise ValueError(
+            "`reward` weighs words by how rare they are in the training data, which a stream does not tell."
+        )
     open_stream = partial(stream_captions, args.dataset, strict=args.strict)
     train = open_stream(args.data_dir, shuffle_buffer=args.shuffle_buffer, seed=seed)
     splits = ["train"] if is_format else get_dataset_split_names(args.dataset)

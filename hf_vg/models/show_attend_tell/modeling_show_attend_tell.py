@@ -627,6 +627,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         pixel_values: torch.FloatTensor | None = None,
         image_features: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
+        caption_weights: torch.FloatTensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | None = None,
         past_key_values: ShowAttendTellState | None = None,
@@ -637,6 +638,8 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
             Captions that end with the end token, padded with -100; a row of -100 alone is no caption.
             `decoder_input_ids` are made from them.
+        caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
+            What the log likelihood of each caption counts. Below zero, it is made less likely.
         num_items_in_batch (`torch.Tensor`, *optional*):
             The captions of all batches whose gradients are summed, on all processes. The loss is then this batch's
             share of their mean.
@@ -669,7 +672,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             # Padding is left out before the vocabulary projection, the widest of the model.
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
             word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
-            losses["loss_caption"] = word_losses.sum() / num_captions
+            weights = None if caption_weights is None else caption_weights.flatten()
+            weighted = (
+                word_losses if weights is None else word_losses * weights.unsqueeze(1).expand_as(labels)[is_word]
+            )
+            losses["loss_caption"] = weighted.sum() / num_captions
             attention = outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)  # (N, T, L)
             uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
             losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
@@ -678,7 +685,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             else:
                 losses["loss_attention"] = losses["loss_attention"].detach()
                 losses |= self.hard_attention_losses(
-                    attention, outputs.locations, word_losses.detach(), is_word, all_captions is not None
+                    attention, outputs.locations, word_losses.detach(), is_word, all_captions is not None, weights
                 )
                 loss = share * losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
             losses["loss"] = loss
@@ -698,6 +705,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         word_losses: torch.Tensor,
         is_word: torch.Tensor,
         is_share: bool = False,
+        caption_weights: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -710,6 +718,8 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
         if locations is not None:
             losses = torch.zeros_like(is_word, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
             rewards = losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - self.baseline
+            if caption_weights is not None:
+                rewards = rewards * caption_weights
             chosen = log_attention.gather(2, locations.unsqueeze(-1)).squeeze(-1) * is_word
             reinforce = (rewards.unsqueeze(1) * chosen).sum()
         if self.training:

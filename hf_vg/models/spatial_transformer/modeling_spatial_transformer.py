@@ -532,6 +532,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(SpatialTransformerCapt
         pixel_values: torch.FloatTensor | None = None,
         image_features: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
+        caption_weights: torch.FloatTensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
@@ -543,6 +544,8 @@ class SpatialTransformerCaptionerForConditionalGeneration(SpatialTransformerCapt
         labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
             Captions that end with the end token, padded with -100; a row of -100 alone is no caption.
             `decoder_input_ids` are made from them.
+        caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
+            What the log likelihood of each caption counts. Below zero, it is made less likely.
         """
         if labels is not None:
             use_cache = False
@@ -566,15 +569,20 @@ class SpatialTransformerCaptionerForConditionalGeneration(SpatialTransformerCapt
         if labels is not None:
             is_word = labels != -100
             num_words = is_word.sum().clamp(min=1)
+            weights = None
+            if caption_weights is not None:
+                weights = caption_weights.view(-1, 1).expand_as(labels)
             if only_loss and not torch.compiler.is_compiling():
                 # Padding is left out before the vocabulary projection, the widest of the model. Compiled code is
                 # faster with shapes that stay.
                 hidden_states, labels = hidden_states[is_word], labels[is_word]
+                weights = None if weights is None else weights[is_word]
         logits = self.lm_head(hidden_states)
         if labels is not None:
-            summed = nn.functional.cross_entropy(
-                logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum"
+            word_losses = nn.functional.cross_entropy(
+                logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="none"
             )
+            summed = (word_losses if weights is None else word_losses * weights.flatten()).sum()
             loss_caption = summed / num_words
             # Trainer gives the tokens of all batches whose gradients it adds up, on all devices.
             num_items_in_batch = kwargs.get("num_items_in_batch")

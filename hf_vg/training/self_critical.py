@@ -1,0 +1,116 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Captioners that are trained on the score of what they say (Rennie et al., 2017)."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..evaluation.captions import caption_scores, document_frequencies
+from .trainer import VgTrainer
+
+
+Reward = Callable[[Sequence[str], Sequence[Sequence[str]]], np.ndarray]
+
+
+def cider_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[Sequence[str]]) -> Reward:
+    r"""
+    Makes the function that scores sampled captions by CIDEr-D, with n-grams weighted by how rare they are in training.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            The captioner's. Words it does not know are one word, and its end token is a word too: else nothing would
+            be lost by captions that break off.
+        captions (`Sequence[Sequence[str]]`):
+            The training captions of each image.
+    """
+    counts = [len(group) for group in captions]
+    words = iter(tokenizer([caption for group in captions for caption in group])["input_ids"])
+    known = [[" ".join(tokenizer.convert_ids_to_tokens(next(words))) for _ in range(count)] for count in counts]
+    frequencies = document_frequencies(known, tokenize=str.split)
+
+    def reward(sampled: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+        return caption_scores(sampled, references, ("cider",), frequencies, tokenize=str.split)["cider_d"]
+
+    return reward
+
+
+class SelfCriticalTrainer(VgTrainer):
+    r"""
+    A [`VgTrainer`] for captioners that can already speak: of each image it samples captions, scores them, and makes
+    those likelier that score more than the others of their image, and the others less likely. Evaluations are those of
+    [`VgTrainer`]. It logs the mean `reward`.
+
+    Args:
+        reward (`Callable`):
+            Takes sampled captions and the references of each, all as tokens with spaces between, and returns a score
+            for each caption. See [`cider_reward`].
+        num_samples (`int`, *optional*, defaults to 5):
+            Captions to sample of each image, at least 2.
+    """
+
+    def __init__(self, *args, reward: Reward, num_samples: int = 5, **kwargs):
+        super().__init__(*args, **kwargs)
+        if num_samples < 2:
+            raise ValueError(f"captions are compared with others of their image: `num_samples` is {num_samples}.")
+        if self.args.max_length_difference is not None:
+            raise ValueError(
+                "a caption is scored by all that people wrote of its image: leave out `max_length_difference`."
+            )
+        self.reward, self.num_samples = reward, num_samples
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        if model.training:
+            inputs = self.with_samples(model, inputs)
+        return super().compute_loss(model, inputs, return_outputs, **kwargs)
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        return None  # captions are sampled later, as many of every image
+
+    @torch.no_grad()
+    def with_samples(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The images of a batch, with sampled captions and their weights in place of the captions they have."""
+        images = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+        captioner = self.accelerator.unwrap_model(model)
+        captioner.eval()
+        sequences = captioner.generate(
+            **images, do_sample=True, top_k=0, num_beams=1, length_penalty=1.0, num_return_sequences=self.num_samples
+        )
+        captioner.train()
+        labels = sequences[:, 1:]  # without the start token
+        is_end = labels == captioner.config.eos_token_id
+        labels = labels.masked_fill(is_end.cumsum(dim=1) - is_end.long() > 0, -100)
+        labels = labels.unflatten(0, (-1, self.num_samples))  # (images, samples, length)
+
+        references = [self._tokens(group) for group in inputs["labels"]]
+        sampled = [self._tokens(group) for group in labels]
+        scores = self.reward(
+            [caption for group in sampled for caption in group],
+            [captions for captions in references for _ in range(self.num_samples)],
+        )
+        scores = torch.as_tensor(scores, dtype=torch.float32, device=labels.device).view(labels.shape[:2])
+        self._parts["reward"].append(scores.mean())
+        # Each caption against the mean of the others of its image.
+        weights = (scores - scores.mean(dim=1, keepdim=True)) * self.num_samples / (self.num_samples - 1)
+        return {**images, "labels": labels, "caption_weights": weights}
+
+    def _tokens(self, captions: torch.LongTensor) -> list[str]:
+        tokenizer = self.processing_class.tokenizer
+        texts = [" ".join(tokenizer.convert_ids_to_tokens(ids[ids >= 0].tolist())) for ids in captions]
+        return [text for text in texts if text]  # images of a batch need not have equally many references
+
+
+__all__ = ["SelfCriticalTrainer", "cider_reward"]
