@@ -386,7 +386,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["bleu", "rouge", "cider"],
         metavar="METRIC",
-        help="any of bleu, bleu_no_bp, rouge, cider, meteor, meteor_python, diversity (bleu rouge cider)",
+        help="any of bleu, bleu_no_bp, bleu_punctuation, rouge, cider, meteor, meteor_python, diversity "
+        "(bleu rouge cider)",
     )
 
     command = add(

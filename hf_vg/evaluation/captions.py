@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-METRICS = ("bleu", "bleu_no_bp", "rouge", "cider", "meteor", "meteor_python", "diversity")
+METRICS = ("bleu", "bleu_no_bp", "bleu_punctuation", "rouge", "cider", "meteor", "meteor_python", "diversity")
+OF_A_SET = ("bleu_punctuation", "diversity")  # and not of each caption
 
 # The COCO evaluation keeps BLEU finite with these two; equal numbers need equal constants.
 BLEU_TINY, BLEU_SMALL = 1e-15, 1e-9
@@ -62,9 +63,9 @@ def caption_metrics(
         references (`list[list[str]]`):
             The captions people wrote, at least one an image.
         metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
-            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (BLEU without brevity penalty), `"rouge"` (see [`rouge_l`]),
-            `"cider"` (see [`cider`]), `"meteor"` (see [`meteor`]), `"meteor_python"` and `"diversity"` (see
-            [`diversity`]).
+            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (BLEU without brevity penalty), `"bleu_punctuation"` (see
+            [`bleu_punctuation`]), `"rouge"` (see [`rouge_l`]), `"cider"` (see [`cider`]), `"meteor"` (see [`meteor`]),
+            `"meteor_python"` and `"diversity"` (see [`diversity`]).
         df (`DocumentFrequencies`, *optional*):
             Corpus statistics for CIDEr, from [`document_frequencies`]. Counted on `references` when not given.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
@@ -77,7 +78,10 @@ def caption_metrics(
     corpus = make_corpus(predictions, references, tokenize)
     results: dict[str, float] = {}
     for metric in metrics:
-        results |= _score(corpus, metric, df)[0]
+        if metric == "bleu_punctuation":
+            results |= bleu_punctuation(predictions, references)
+        else:
+            results |= _score(corpus, metric, df)[0]
     return results
 
 
@@ -90,9 +94,10 @@ def caption_scores(
 ) -> dict[str, np.ndarray]:
     """
     The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst,
-    or to test a difference for significance. Takes the same arguments, but for `"diversity"`, which only a set has.
+    or to test a difference for significance. Takes the same arguments, but for `"diversity"` and
+    `"bleu_punctuation"`, which only a set has.
     """
-    metrics = _check_metrics(metrics, tuple(name for name in METRICS if name != "diversity"))
+    metrics = _check_metrics(metrics, tuple(name for name in METRICS if name not in OF_A_SET))
     corpus = make_corpus(predictions, references, tokenize)
     results: dict[str, np.ndarray] = {}
     for metric in metrics:
@@ -111,6 +116,19 @@ def bleu(
     papers up to about 2015 report them: `bleu1_no_bp` .. `bleu4_no_bp`.
     """
     return _bleu(make_corpus(predictions, references, tokenize), brevity_penalty)[0]
+
+
+def bleu_punctuation(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """
+    BLEU as Show, Attend and Tell counts it, `bleu1_punctuation` .. `bleu4_punctuation`: without brevity penalty, and
+    with punctuation. Its authors' reference files are split at spaces, as Flickr8k's captions come, and keep full
+    stops and commas as words. Captions, which are written without, end with a full stop here, as nine in ten of
+    Flickr8k's do.
+    """
+    stopped = [f"{caption} ." for caption in predictions]
+    lower = [[caption.lower() for caption in captions] for captions in references]
+    scores = bleu(stopped, lower, brevity_penalty=False, tokenize=str.split)
+    return {name.replace("no_bp", "punctuation"): score for name, score in scores.items()}
 
 
 def rouge_l(

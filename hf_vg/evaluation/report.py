@@ -26,6 +26,7 @@ import numpy as np
 from ..data.scenes import caption_phrases
 from .captions import (
     METRICS,
+    OF_A_SET,
     bleu_from_statistics,
     bleu_statistics,
     caption_metrics,
@@ -42,6 +43,7 @@ _SAMPLES_AT_A_TIME = 100
 MEANINGS = {
     **{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)},
     **{f"bleu{n}_no_bp": f"BLEU-{n} without brevity penalty" for n in range(1, 5)},
+    **{f"bleu{n}_punctuation": f"the same, full stops counted: BLEU-{n}" for n in range(1, 5)},
     "rouge_l": "ROUGE-L",
     "cider_d": "CIDEr-D",
     "cider": "CIDEr",
@@ -155,7 +157,7 @@ def caption_intervals(
         ends = bootstrap(statistics, score, **bootstrap_kwargs)
         for name, value, (low, high) in zip(bleu_names + mean_names, values, ends, strict=True):
             results[name] = {"value": float(value), "low": float(low), "high": float(high)}
-    of_the_set = [metric for metric in metrics if metric == "diversity" or metric.startswith("meteor")]
+    of_the_set = [metric for metric in metrics if metric in OF_A_SET or metric.startswith("meteor")]
     whole = caption_metrics(predictions, references, of_the_set)
     results |= {name: {"value": value} for name, value in whole.items()}
     return results, per_image

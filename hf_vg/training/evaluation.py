@@ -43,7 +43,9 @@ class CaptionReportArguments(CaptionDataArguments):
     batch_size: int = field(default=32, metadata={"help": "Images that are captioned at a time."})
     metrics: list[str] = field(
         default_factory=lambda: ["bleu", "rouge", "cider", "diversity"],
-        metadata={"help": "Any of bleu, bleu_no_bp, rouge, cider, meteor, meteor_python and diversity."},
+        metadata={
+            "help": "Any of bleu, bleu_no_bp, bleu_punctuation, rouge, cider, meteor, meteor_python and diversity."
+        },
     )
     num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
     num_examples: int = field(default=5, metadata={"help": "Captions to show of the best, and of the worst."})

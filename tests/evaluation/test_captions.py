@@ -135,6 +135,16 @@ def test_brevity_penalty_only_for_short_captions():
     assert long["bleu1"] == long["bleu1_no_bp"] == pytest.approx(4 / 5)
 
 
+def test_bleu_as_show_attend_and_tell_counts_it():
+    references = [["A dog , wet , runs .", "The dog runs fast"]]
+    scores = caption_metrics(["a cat runs"], references, ["bleu_punctuation"])
+    # Of "a cat runs .": a, runs and the full stop; of its bigrams "runs ." alone.
+    assert scores["bleu1_punctuation"] == pytest.approx(3 / 4)
+    assert scores["bleu2_punctuation"] == pytest.approx(math.sqrt(3 / 4 * 1 / 3))
+    with pytest.raises(ValueError, match="unknown caption metric"):
+        caption_scores(["a cat runs"], references, ["bleu_punctuation"])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rouge_l_equals_restatement(seed):
     predictions, references = random_captions(40, seed)
