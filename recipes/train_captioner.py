@@ -132,7 +132,7 @@ def main():
         say(f"  peak of a noun's map in the box of its object  {metrics['pointing']:.1%}")
         say(f"  the same, by chance                            {metrics['pointing_random']:.1%}")
     else:
-        say(f"  ROUGE-L {100 * metrics['rouge_l']:.1f}, CIDEr {metrics['cider']:.3f}")
+        say(f"  ROUGE-L {100 * metrics['rouge_l']:.1f}, CIDEr-D {metrics['cider_d']:.3f}")
 
     examples = [
         {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)

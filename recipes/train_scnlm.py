@@ -121,7 +121,7 @@ def main():
             say(f"  {'':17} true: {scores['true_seen']:.1%}, combinations never seen: {scores['true_unseen']:.1%}")
         else:
             meteor = next(f"{key} {100 * value:.1f}" for key, value in scores.items() if key.startswith("meteor"))
-            say(f"  {'':17} ROUGE-L {100 * scores['rouge_l']:.1f}, CIDEr {scores['cider']:.3f}, {meteor}")
+            say(f"  {'':17} ROUGE-L {100 * scores['rouge_l']:.1f}, CIDEr-D {scores['cider_d']:.3f}, {meteor}")
     trainer.save_metrics("test", metrics)
 
     number = min(args.num_examples, len(test))

@@ -155,7 +155,7 @@ class CaptionerArguments(CaptionDataArguments):
         default=500,
         metadata={
             "help": "Validation images that captions are written for in every evaluation, for `eval_bleu4`, "
-            "`eval_cider` and others; 0 for none."
+            "`eval_cider_d` and others; 0 for none."
         },
     )
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
