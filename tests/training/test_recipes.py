@@ -253,6 +253,16 @@ def test_training_stops_early_and_keeps_the_best(stopped):
     assert not list(output_dir.rglob("training_args.bin"))
 
 
+def test_a_captioner_goes_on_for_the_score_of_what_it_says(recipes, stopped, tmp_path):
+    output_dir, _ = stopped
+    flags = [*CAPTIONER, "--checkpoint", output_dir, "--reward", "cider", "--num_samples", "3", "--bf16", "true"]
+    flags += ["--output_dir", tmp_path, "--max_steps", "2", "--logging_steps", "1", "--save_strategy", "steps"]
+    recipes.run("train_captioner", [*flags, "--save_steps", "2", "--num_beams", "2"])
+    state = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
+    assert [entry["reward"] >= 0 for entry in state["log_history"] if "reward" in entry] == [True, True]
+    assert (tmp_path / "model.safetensors").read_bytes() != (output_dir / "model.safetensors").read_bytes()
+
+
 def test_tensorboard_is_told_of_losses_and_scores(stopped):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
