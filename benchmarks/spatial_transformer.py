@@ -20,6 +20,7 @@ multiplies the matrices of one step about as fast as those of a whole sequence, 
 ```bash
 python benchmarks/spatial_transformer.py
 python benchmarks/spatial_transformer.py --images 64 --captions 1 --rounds 5
+python benchmarks/spatial_transformer.py --bf16  # mixed precision, for processors that multiply in bfloat16
 ```
 """
 
@@ -82,11 +83,13 @@ class TorchTransformerCaptioner(nn.Module):
         return nn.functional.cross_entropy(self.lm_head(hidden[is_word]), labels[is_word])
 
 
-def training_step(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], None]:
+def training_step(model: nn.Module, loss_of: Callable[[], torch.Tensor], bf16: bool = False) -> Callable[[], None]:
     optimizer = torch.optim.Adam(model.train().parameters(), lr=3e-4, fused=True)
 
     def step():
-        loss_of().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = loss_of()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -118,6 +121,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=10000)
     parser.add_argument("--num_beams", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bf16", action="store_true", help="train in mixed precision")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -136,19 +140,21 @@ def main() -> None:
     plain = PlainShowAttendTell(lstm)
     repeated = features.repeat_interleave(arguments.captions, dim=0)
     torch_transformer = TorchTransformerCaptioner(config)
-    steps = {
-        "spatial Transformer": training_step(ours, lambda: ours(image_features=features, labels=labels).loss),
-        "ShowAttendTell": training_step(lstm, lambda: lstm(image_features=features, labels=labels).loss),
-        "ShowAttendTell, as taught": training_step(lstm, lambda: plain.loss(repeated, labels.flatten(0, 1))),
-        "torch.nn.Transformer": training_step(torch_transformer, lambda: torch_transformer(features, labels)),
+    losses = {
+        "spatial Transformer": (ours, lambda: ours(image_features=features, labels=labels).loss),
+        "ShowAttendTell": (lstm, lambda: lstm(image_features=features, labels=labels).loss),
+        "ShowAttendTell, as taught": (lstm, lambda: plain.loss(repeated, labels.flatten(0, 1))),
+        "torch.nn.Transformer": (torch_transformer, lambda: torch_transformer(features, labels)),
     }
+    steps = {name: training_step(model, loss_of, arguments.bf16) for name, (model, loss_of) in losses.items()}
     for name in ("spatial Transformer", "ShowAttendTell"):
         with FlopCounterMode(display=False) as counter:
             steps[name]()
         operations = counter.get_total_flops() / arguments.images / arguments.captions / 1e9
         print(f"{name}: {operations:.2f} GFLOP to train on a caption")
     report(
-        f"Training step, {arguments.images} images with {arguments.captions} captions, {arguments.vocab_size} words",
+        f"Training step, {arguments.images} images with {arguments.captions} captions, {arguments.vocab_size} words, "
+        + ("bfloat16" if arguments.bf16 else "single precision"),
         take_turns(arguments.rounds, steps),
         arguments.images * arguments.captions,
         "captions",
