@@ -23,6 +23,7 @@ from ..evaluation.captions import caption_scores, document_frequencies
 from .trainer import VgTrainer
 
 
+NO_WORD = "<none>"  # which no caption has
 Reward = Callable[[Sequence[str], Sequence[Sequence[str]]], np.ndarray]
 
 
@@ -87,7 +88,14 @@ class SelfCriticalTrainer(VgTrainer):
         captioner = self.accelerator.unwrap_model(model)
         captioner.eval()
         sequences = captioner.generate(
-            **images, do_sample=True, top_k=0, num_beams=1, length_penalty=1.0, num_return_sequences=self.num_samples
+            **images,
+            do_sample=True,
+            top_k=0,
+            num_beams=1,
+            length_penalty=1.0,
+            num_return_sequences=self.num_samples,
+            # What is never said can not be unlearnt: it would take over what other words lose.
+            suppress_tokens=[],
         )
         captioner.train()
         labels = sequences[:, 1:]  # without the start token
@@ -96,9 +104,10 @@ class SelfCriticalTrainer(VgTrainer):
         labels = labels.unflatten(0, (-1, self.num_samples))  # (images, samples, length)
 
         references = [self._tokens(group) for group in inputs["labels"]]
-        sampled = [self._tokens(group) for group in labels]
+        unknown = self.processing_class.tokenizer.unk_token
         scores = self.reward(
-            [caption for group in sampled for caption in group],
+            # To say that a word is unknown is never right.
+            [caption.replace(unknown, NO_WORD) for group in labels for caption in self._tokens(group)],
             [captions for captions in references for _ in range(self.num_samples)],
         )
         scores = torch.as_tensor(scores, dtype=torch.float32, device=labels.device).view(labels.shape[:2])

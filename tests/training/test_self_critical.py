@@ -135,9 +135,22 @@ class TestSamples:
         tokenizer = made.processing_class.tokenizer
         for number, ids in enumerate(inputs["labels"].flatten(0, 1)):
             words = ids[ids >= 0].tolist()
-            assert seen["sampled"][number] == " ".join(tokenizer.convert_ids_to_tokens(words))
-            assert tokenizer.eos_token_id not in words[:-1] and tokenizer.unk_token_id not in words
+            text = " ".join(tokenizer.convert_ids_to_tokens(words))
+            assert seen["sampled"][number] == text.replace("<unk>", "<none>")
+            assert tokenizer.eos_token_id not in words[:-1]
             assert seen["references"][number] == [f"{caption} <eos>" for caption in CAPTIONS[number // 4]]
+
+    def test_words_that_are_never_written_are_sampled_and_unlearnt(self, tmp_path):
+        made = trainer(
+            tmp_path, "show_attend_tell", lambda sampled, _: [float("<none>" not in s) for s in sampled], 32
+        )
+        unknown, model = made.processing_class.tokenizer.unk_token_id, made.model
+        torch.nn.init.constant_(model.lm_head.bias[unknown], 3.0)
+        batch = made.data_collator([made.train_dataset[0]])
+        inputs = made.with_samples(model, batch)
+        said = (inputs["labels"] == unknown).any(dim=-1)
+        assert said.any() and not said.all()
+        assert inputs["caption_weights"][said].max() < 0 < inputs["caption_weights"][~said].min()
 
     def test_evaluation_is_of_what_people_wrote(self, tmp_path):
         made = trainer(tmp_path, "show_attend_tell", count_dogs)
