@@ -35,6 +35,11 @@ Go on from a captioner, on photos and captions of your own; here its convolution
         --dataset table --data_dir photos --learning_rate 1e-4 --num_beams 5 \
         --model.freeze_backbone false --backbone_learning_rate 1e-5 --output_dir outputs/photos
 
+Train it for the CIDEr of what it says, as is usual after the captions of people:
+
+    accelerate launch recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
+        --checkpoint outputs/show_attend_tell_flickr8k --data_dir flickr8k --features outputs/features
+
 Tar files of images and captions, of any number, read as they are trained on:
 
     accelerate launch recipes/train_captioner.py --dataset webdataset --streaming --data_dir 'shards/train-*.tar' \
@@ -98,14 +103,14 @@ def main():
     trainer_class = VgTrainer
     if args.reward is not None:
         reward = cider_reward(processor.tokenizer, data["train"]["captions"][:])
-        trainer_class = partial(SelfCriticalTrainer, reward=reward, num_samples=args.num_samples)
+        trainer_class = partial(SelfCriticalTrainer, reward=reward, num_candidates=args.num_candidates)
     trainer = trainer_class(
         model=model,
         args=training_args,
         train_dataset=captioner_rows(args, data["train"], model, processor, by_length),
         eval_dataset=validation,
         score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
-        # What sampled captions are compared with may have any length.
+        # What captions are scored by may have any length.
         data_collator=CaptionCollator(processor, args.max_caption_words if args.reward is None else None),
         processing_class=processor,
         dataset_name=args.dataset,

@@ -128,12 +128,12 @@ class CaptionerArguments(CaptionDataArguments):
     reward: str | None = field(
         default=None,
         metadata={
-            "help": "Score that captions are sampled and trained for, instead of those people wrote (self-critical "
-            "training): `cider`. For a captioner that can already speak, see `checkpoint`.",
+            "help": "Score that captions are found, compared and trained for, in place of what people wrote "
+            "(self-critical training): `cider`. For a captioner that can already speak, see `checkpoint`.",
             "choices": ["cider"],
         },
     )
-    num_samples: int = field(default=5, metadata={"help": "Captions to sample of each image, with `reward`."})
+    num_candidates: int = field(default=5, metadata={"help": "Captions to compare of each image, with `reward`."})
     streaming: bool = field(
         default=False,
         metadata={

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Captioners that are trained on the score of what they say (Rennie et al., 2017)."""
+"""Captioners that are trained for the score of what they say (Rennie et al., 2017)."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ Reward = Callable[[Sequence[str], Sequence[Sequence[str]]], np.ndarray]
 
 def cider_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[Sequence[str]]) -> Reward:
     r"""
-    Makes the function that scores sampled captions by CIDEr-D, with n-grams weighted by how rare they are in training.
+    Makes the function that scores captions by CIDEr-D, with n-grams weighted by how rare they are in training.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]):
@@ -43,57 +43,60 @@ def cider_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[Sequence
     known = [[" ".join(tokenizer.convert_ids_to_tokens(next(words))) for _ in range(count)] for count in counts]
     frequencies = document_frequencies(known, tokenize=str.split)
 
-    def reward(sampled: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-        return caption_scores(sampled, references, ("cider",), frequencies, tokenize=str.split)["cider_d"]
+    def reward(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+        return caption_scores(captions, references, ("cider",), frequencies, tokenize=str.split)["cider_d"]
 
     return reward
 
 
 class SelfCriticalTrainer(VgTrainer):
     r"""
-    A [`VgTrainer`] for captioners that can already speak: of each image it samples captions, scores them, and makes
-    those likelier that score more than the others of their image, and the others less likely. Evaluations are those of
-    [`VgTrainer`]. It logs the mean `reward`.
+    A [`VgTrainer`] for captioners that can already speak: it scores the captions that a beam search finds for each
+    image, and makes those likelier that score more than the others of their image, and the others less likely.
+    Evaluations are those of [`VgTrainer`]. It logs the mean `reward`.
+
+    Beams take the place of the paper's random samples, as in Cornia et al. (2020). They begin where decoding is:
+    samples score less than half of what it does, and for long are improved by saying the same of every image.
 
     Args:
         reward (`Callable`):
-            Takes sampled captions and the references of each, all as tokens with spaces between, and returns a score
-            for each caption. See [`cider_reward`].
-        num_samples (`int`, *optional*, defaults to 5):
-            Captions to sample of each image, at least 2.
+            Takes captions and the references of each, all as tokens with spaces between, and returns a score for each
+            caption. See [`cider_reward`].
+        num_candidates (`int`, *optional*, defaults to 5):
+            Captions to compare of each image, at least 2.
     """
 
-    def __init__(self, *args, reward: Reward, num_samples: int = 5, **kwargs):
+    def __init__(self, *args, reward: Reward, num_candidates: int = 5, **kwargs):
         super().__init__(*args, **kwargs)
-        if num_samples < 2:
-            raise ValueError(f"captions are compared with others of their image: `num_samples` is {num_samples}.")
+        if num_candidates < 2:
+            raise ValueError(
+                f"captions are compared with others of their image: `num_candidates` is {num_candidates}."
+            )
         if self.args.max_length_difference is not None:
             raise ValueError(
                 "a caption is scored by all that people wrote of its image: leave out `max_length_difference`."
             )
-        self.reward, self.num_samples = reward, num_samples
+        self.reward, self.num_candidates = reward, num_candidates
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         if model.training:
-            inputs = self.with_samples(model, inputs)
+            inputs = self.with_candidates(model, inputs)
         return super().compute_loss(model, inputs, return_outputs, **kwargs)
 
     def _get_num_items_in_batch(self, batch_samples, device):
-        return None  # captions are sampled later, as many of every image
+        return None  # captions are found later, as many of every image
 
     @torch.no_grad()
-    def with_samples(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The images of a batch, with sampled captions and their weights in place of the captions they have."""
+    def with_candidates(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The images of a batch, with found captions and their weights in place of the captions they have."""
         images = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         captioner = self.accelerator.unwrap_model(model)
         captioner.eval()
         sequences = captioner.generate(
             **images,
-            do_sample=True,
-            top_k=0,
-            num_beams=1,
-            length_penalty=1.0,
-            num_return_sequences=self.num_samples,
+            do_sample=False,
+            num_beams=self.num_candidates,
+            num_return_sequences=self.num_candidates,
             # What is never said can not be unlearnt: it would take over what other words lose.
             suppress_tokens=[],
         )
@@ -101,19 +104,19 @@ class SelfCriticalTrainer(VgTrainer):
         labels = sequences[:, 1:]  # without the start token
         is_end = labels == captioner.config.eos_token_id
         labels = labels.masked_fill(is_end.cumsum(dim=1) - is_end.long() > 0, -100)
-        labels = labels.unflatten(0, (-1, self.num_samples))  # (images, samples, length)
+        labels = labels.unflatten(0, (-1, self.num_candidates))  # (images, candidates, length)
 
         references = [self._tokens(group) for group in inputs["labels"]]
         unknown = self.processing_class.tokenizer.unk_token
         scores = self.reward(
             # To say that a word is unknown is never right.
             [caption.replace(unknown, NO_WORD) for group in labels for caption in self._tokens(group)],
-            [captions for captions in references for _ in range(self.num_samples)],
+            [captions for captions in references for _ in range(self.num_candidates)],
         )
         scores = torch.as_tensor(scores, dtype=torch.float32, device=labels.device).view(labels.shape[:2])
         self._parts["reward"].append(scores.mean())
         # Each caption against the mean of the others of its image.
-        weights = (scores - scores.mean(dim=1, keepdim=True)) * self.num_samples / (self.num_samples - 1)
+        weights = (scores - scores.mean(dim=1, keepdim=True)) * self.num_candidates / (self.num_candidates - 1)
         return {**images, "labels": labels, "caption_weights": weights}
 
     def _tokens(self, captions: torch.LongTensor) -> list[str]:

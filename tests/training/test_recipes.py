@@ -255,7 +255,7 @@ def test_training_stops_early_and_keeps_the_best(stopped):
 
 def test_a_captioner_goes_on_for_the_score_of_what_it_says(recipes, stopped, tmp_path):
     output_dir, _ = stopped
-    flags = [*CAPTIONER, "--checkpoint", output_dir, "--reward", "cider", "--num_samples", "3", "--bf16", "true"]
+    flags = [*CAPTIONER, "--checkpoint", output_dir, "--reward", "cider", "--num_candidates", "3", "--bf16", "true"]
     flags += ["--output_dir", tmp_path, "--max_steps", "2", "--logging_steps", "1", "--save_strategy", "steps"]
     recipes.run("train_captioner", [*flags, "--save_steps", "2", "--num_beams", "2"])
     state = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
