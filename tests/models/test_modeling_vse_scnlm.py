@@ -409,7 +409,10 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         assert type(again) is VseScnlmModel
         expected = space.get_text_features(**tiny_sentences()).pooler_output
         for loaded in (model.model, again):
-            assert torch.equal(loaded.get_text_features(**tiny_sentences()).pooler_output, expected)
+            for name, weight in space.state_dict().items():
+                assert torch.equal(loaded.state_dict()[name], weight), name
+            # Not to the last bit: weights mapped from a file are aligned otherwise, and some processors round so, too.
+            torch.testing.assert_close(loaded.get_text_features(**tiny_sentences()).pooler_output, expected)
 
     def test_words_follow_their_tags_after_training(self):
         """Each tag has words of its own, and the content says which: all of it is learnt from text alone."""
