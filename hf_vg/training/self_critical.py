@@ -97,7 +97,7 @@ class SelfCriticalTrainer(VgTrainer):
             do_sample=False,
             num_beams=self.num_candidates,
             num_return_sequences=self.num_candidates,
-            # What is never said can not be unlearnt: it would take over what other words lose.
+            # What is never found can not be unlearnt: it would gather what other words lose.
             suppress_tokens=[],
         )
         captioner.train()

@@ -672,10 +672,10 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             # Padding is left out before the vocabulary projection, the widest of the model.
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
             word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
-            weights = None if caption_weights is None else caption_weights.flatten()
-            weighted = (
-                word_losses if weights is None else word_losses * weights.unsqueeze(1).expand_as(labels)[is_word]
-            )
+            weighted, weights = word_losses, None
+            if caption_weights is not None:
+                weights = caption_weights.flatten()
+                weighted = word_losses * weights.unsqueeze(1).expand_as(labels)[is_word]
             losses["loss_caption"] = weighted.sum() / num_captions
             attention = outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)  # (N, T, L)
             uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
