@@ -366,7 +366,7 @@ class TestShowAttendTellModel:
             outputs = base(**inputs)
             expected = captioner.model(**inputs)
         assert outputs.last_hidden_state.shape == (3, 3, 7)
-        assert torch.equal(outputs.last_hidden_state, expected.last_hidden_state)
+        torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state)
 
     def test_initialisation_follows_the_authors(self):
         model = ShowAttendTellForConditionalGeneration(

@@ -391,7 +391,7 @@ class TestSpatialTransformerCaptionerModel:
             outputs = base(**inputs, output_hidden_states=True)
             expected = captioner.model(**inputs)
         assert outputs.last_hidden_state.shape == (3, 3, 8)
-        assert torch.equal(outputs.last_hidden_state, expected.last_hidden_state)
+        torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state)
         assert len(outputs.encoder_hidden_states) == 3 and len(outputs.decoder_hidden_states) == 4
         assert torch.equal(base(**inputs, return_dict=False)[0], outputs.last_hidden_state)
 
