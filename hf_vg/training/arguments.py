@@ -114,17 +114,24 @@ class CaptionerArguments(CaptionDataArguments):
     max_caption_words: int | None = field(
         default=None, metadata={"help": "Captions of more words are not trained on. All are by default."}
     )
-    num_beams: int = field(
-        default=1, metadata={"help": "Beams of the captions that are scored, and of the checkpoint; 1 is greedy."}
-    )
-    length_penalty: float = field(
-        default=1.0,
+    num_beams: int | None = field(
+        default=None,
         metadata={
-            "help": "A beam is ranked by its log probability over its length to this power: by its mean a word (1), "
-            "or by the sum (0), which is for shorter captions."
+            "help": "Beams of the captions that are scored, and of the checkpoint. By default as many as `checkpoint` "
+            "has, and else 1, which is greedy."
         },
     )
-    max_new_tokens: int = field(default=30, metadata={"help": "The longest caption to write."})
+    length_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "A beam is ranked by its log probability over its length to this power: by its mean a word (1), "
+            "or by the sum (0), which is for shorter captions. By default that of `checkpoint`, and else 1."
+        },
+    )
+    max_new_tokens: int | None = field(
+        default=None,
+        metadata={"help": "The longest caption to write. By default that of `checkpoint`, and else 30."},
+    )
     reward: str | None = field(
         default=None,
         metadata={

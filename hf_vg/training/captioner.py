@@ -255,7 +255,7 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
 def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
     Loads the captioner of `args.checkpoint` and its processor, to go on from: with its own words, image processor and
-    sizes, and with the other fields of `args.model`.
+    sizes, and with the other fields of `args.model`. It decodes as before, unless the arguments say how.
 
     Args:
         args ([`CaptionerArguments`]):
@@ -274,9 +274,13 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel):
     # Who loads the checkpoint gets captions as they were scored.
-    model.generation_config.update(max_new_tokens=args.max_new_tokens, num_beams=args.num_beams)
-    if args.num_beams > 1:
-        model.generation_config.length_penalty = args.length_penalty
+    settings = model.generation_config
+    settings.max_new_tokens = args.max_new_tokens or settings.max_new_tokens or 30
+    settings.num_beams = args.num_beams or settings.num_beams or 1
+    if args.length_penalty is not None:
+        settings.length_penalty = args.length_penalty
+    if settings.num_beams == 1:
+        settings.length_penalty = None  # else transformers warns of it whenever the checkpoint is loaded
 
 
 def _backbone_of(model: PreTrainedModel) -> PreTrainedModel:

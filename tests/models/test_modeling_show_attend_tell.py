@@ -395,6 +395,17 @@ class TestShowAttendTellModel:
         assert config.backbone_config.depths == [2, 2, 4, 4, 4]
         assert (config.context_gate, config.deep_output_activation, config.dropout) == ("scalar", "tanh", 0.5)
 
+    def test_dropout_of_features_takes_channels_of_an_image_whole(self):
+        torch.manual_seed(0)
+        model = ShowAttendTellModel(tiny_config(feature_dropout=0.5))
+        features = torch.rand(3, 6, model.config.feature_size) + 1
+        inputs = {"image_features": features, "decoder_input_ids": torch.tensor([[0, 4, 5]] * 3)}
+        assert torch.equal(model.eval()(**inputs).encoder_last_hidden_state, features)
+        seen = model.train()(**inputs).encoder_last_hidden_state
+        kept = seen[:, :1] != 0
+        torch.testing.assert_close(seen, 2 * features * kept)
+        assert 0 < kept.sum() < kept.numel() and not torch.equal(kept[0], kept[1])
+
     def test_first_input_is_zero_whatever_the_start_token(self):
         model = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
         pixel_values = tiny_inputs()["pixel_values"]

@@ -27,8 +27,7 @@ def test_a_checkpoint_decodes_as_it_was_scored(tmp_path, num_beams):
     model.save_pretrained(tmp_path)
     settings = AutoModelForImageTextToText.from_pretrained(tmp_path).generation_config
     assert (settings.num_beams, settings.max_new_tokens) == (num_beams, 7)
-    if num_beams > 1:
-        assert settings.length_penalty == 0.0
+    assert settings.length_penalty == (0.0 if num_beams > 1 else None)
 
 
 class TestGoingOnFromACheckpoint:
@@ -51,6 +50,19 @@ class TestGoingOnFromACheckpoint:
         assert processor.tokenizer.convert_tokens_to_ids("sleeps") != processor.tokenizer.unk_token_id
         for name, weight in trained.state_dict().items():
             torch.testing.assert_close(model.state_dict()[name], weight, rtol=0, atol=0)
+
+    def test_decodes_as_before_unless_told(self, tmp_path):
+        trained = self.save(tmp_path)
+        assert (trained.generation_config.num_beams, trained.generation_config.max_new_tokens) == (1, 30)
+        trained.generation_config.update(num_beams=4, length_penalty=0.5, max_new_tokens=7)
+        trained.save_pretrained(tmp_path)
+        for given, expected in (
+            ({}, (4, 0.5, 7)),
+            ({"length_penalty": 0.0, "max_new_tokens": 9}, (4, 0.0, 9)),
+            ({"num_beams": 1}, (1, None, 7)),
+        ):
+            settings = load_captioner(CaptionerArguments(checkpoint=str(tmp_path), **given))[0].generation_config
+            assert (settings.num_beams, settings.length_penalty, settings.max_new_tokens) == expected
 
     def test_the_share_of_unknown_words(self):
         tokenizer = train_word_tokenizer(["a dog runs", "a cat sleeps"])

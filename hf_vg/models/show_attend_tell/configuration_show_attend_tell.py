@@ -80,6 +80,9 @@ class ShowAttendTellConfig(PreTrainedConfig):
             Dropout on the hidden initialisation layers, on h_t before the output and on the deep output layer.
         embedding_dropout (`float`, *optional*, defaults to 0.0):
             Dropout on word embeddings; none in the paper.
+        feature_dropout (`float`, *optional*, defaults to 0.0):
+            Dropout on the channels of features, each dropped at all locations of an image; none in the paper. It
+            keeps photos from being learnt by heart where they are few.
         initializer_range (`float`, *optional*, defaults to 0.01):
             Standard deviation of the weights that are not square. Square ones are orthogonal.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
@@ -112,6 +115,7 @@ class ShowAttendTellConfig(PreTrainedConfig):
     attention_penalty: float | int = 1.0
     dropout: float | int = 0.5
     embedding_dropout: float | int = 0.0
+    feature_dropout: float | int = 0.0
     initializer_range: float = 0.01
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0

@@ -170,6 +170,7 @@ class ShowAttendTellEncoder(nn.Module):
                 f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
                 f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
             )
+        self.feature_dropout = nn.Dropout1d(config.feature_dropout)
         self.key_layers = nn.ModuleList(
             nn.Linear(config.feature_size if i == 0 else config.attention_size, config.attention_size)
             for i in range(config.num_attention_layers)
@@ -205,6 +206,8 @@ class ShowAttendTellEncoder(nn.Module):
             )
         else:
             image_features = image_features.flatten(1, -2).to(self.key_layers[0].weight.dtype)  # (B, L, D)
+        if self.training and self.feature_dropout.p > 0:
+            image_features = self.feature_dropout(image_features.transpose(1, 2)).transpose(1, 2)
 
         keys = self.key_layers[0](image_features)
         for layer in self.key_layers[1:]:
