@@ -7,7 +7,8 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo app space test test-all check format bench clean
+export DATA WEIGHTS OUTPUT SEEDS PROCESSES
+.PHONY: help setup demo app space results test test-all check format bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -38,6 +39,9 @@ space: setup  ## Make outputs/space, the web demo with the package and your chec
 		find $$(dirname $$config) -maxdepth 1 -type f \( -name '*.json' -o -name '*.safetensors' -o -name '*.txt' \) -exec cp {} $$folder \; ; \
 	done
 	@echo "Upload it: hf upload ME/NAME outputs/space . --repo-type space"
+
+results: setup  ## Measure a system of RESULTS.md again; recipes/reproduce.sh says how to name it and the data
+	PATH="$(abspath $(BIN)):$$PATH" bash recipes/reproduce.sh $(SYSTEM)
 
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest -m "not slow"

