@@ -3,11 +3,12 @@
 #
 #   make results SYSTEM=show_attend_tell DATA=data WEIGHTS=weights
 #
-# SYSTEM   show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, or data_sizes
-# DATA     has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
-# WEIGHTS  has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
-# OUTPUT   gets features, checkpoints and scores: outputs by default. Stopped, the same command goes on from there
-# SEEDS    of vgp: "0 1 2" by default
+# SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, or data_sizes
+# DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
+# WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
+# OUTPUT     gets features, checkpoints and scores: outputs by default. Stopped, the same command goes on from there
+# SEEDS      of vgp: "0 1 2" by default
+# PROCESSES  to train in, one a GPU: 1 by default
 #
 # Scores are of the test split where DATA has one, and else of dev.
 set -euo pipefail
