@@ -51,10 +51,11 @@ captioner() {  # name: from what people wrote, and then for CIDEr
     for_cider "$1"
 }
 
-for_cider() {  # name
-    train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$1_flickr8k" \
-        --output_dir "$OUTPUT/$1_cider_flickr8k"
-    score_captions "$OUTPUT/$1_cider_flickr8k"
+for_cider() {  # name, and other flags
+    local name=$1; shift
+    train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/${name}_flickr8k" \
+        --output_dir "$OUTPUT/${name}_cider_flickr8k" "$@"
+    score_captions "$OUTPUT/${name}_cider_flickr8k"
 }
 
 case $1 in
@@ -64,7 +65,7 @@ case $1 in
         train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
         score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
-        for_cider show_attend_tell_hard
+        for_cider show_attend_tell_hard --num_train_epochs 1
         ;;
     vse)
         glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
