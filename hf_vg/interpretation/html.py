@@ -120,7 +120,8 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
             )
         packed |= {"layers": heads.shape[0], "heads": heads.shape[1], "method": example.get("method", "mean of all")}
         with_mean = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
-        views = np.concatenate([views, with_mean.reshape(-1, len(words), size)])
+        count = with_mean.shape[0] * with_mean.shape[1]  # not -1, which a caption without words leaves open
+        views = np.concatenate([views, with_mean.reshape(count, len(words), size)])
     return packed | _quantize(views, size)
 
 

@@ -81,6 +81,13 @@ def test_maps_of_all_layers_and_heads_are_in_it():
     assert example["image"].startswith("data:image/jpeg;base64,")
 
 
+def test_a_caption_may_have_no_words():
+    nothing = {**CAPTION, "words": [], "attention": HEADS.mean(axis=(0, 1))[:0], "head_attention": HEADS[:, :, :0]}
+    (example,) = Page(explanation_html(nothing)).examples
+    assert (example["layers"], example["heads"], example["words"]) == (2, 4, [])
+    assert example["peaks"] == [] and example["bytes"] == ""
+
+
 def test_one_head_gives_no_choice():
     (example,) = Page(explanation_html({**CAPTION, "head_attention": HEADS[:1, :1]})).examples
     assert "layers" not in example and len(example["peaks"]) == 3
