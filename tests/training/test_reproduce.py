@@ -49,9 +49,9 @@ class Parsed(Exception):
     pass
 
 
-def reproduce(tmp_path, *arguments, **variables):
+def reproduce(tmp_path, *arguments, record=RECORD, **variables):
     for name in ("accelerate", "python"):
-        (tmp_path / name).write_text(RECORD)
+        (tmp_path / name).write_text(record)
         (tmp_path / name).chmod(0o755)
     for file in ("weights/vgg16-1.pth", "weights/glove.6B.100d.txt", "data/flickr8k/x"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -104,3 +104,15 @@ def test_what_is_wrong_is_named(tmp_path):
     assert process.returncode == 2 and "SYSTEM     show_attend_tell" in process.stderr
     process = reproduce(tmp_path, "vse", DATA=tmp_path / "nowhere")
     assert process.returncode == 2 and f"There is no folder {tmp_path / 'nowhere'}." in process.stderr
+    weights = tmp_path / "none"
+    weights.mkdir()
+    for system, file in (("vse", "glove"), ("show_attend_tell", "vgg16"), ("show_attend_tell_hard", "vgg16")):
+        process = reproduce(tmp_path, system, WEIGHTS=weights)
+        assert process.returncode != 0 and f"{weights}/{file}" in process.stderr
+    assert not (tmp_path / "commands").exists()  # nothing was begun
+
+
+def test_a_step_that_fails_ends_it(tmp_path):
+    process = reproduce(tmp_path, "show_attend_tell_hard", record=RECORD + "sys.exit(int('launch' in sys.argv))")
+    assert process.returncode == 1
+    assert len((tmp_path / "commands").read_text().splitlines()) == 1
