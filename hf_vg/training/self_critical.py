@@ -56,7 +56,8 @@ class SelfCriticalTrainer(VgTrainer):
     Evaluations are those of [`VgTrainer`]. It logs the mean `reward`.
 
     Beams take the place of the paper's random samples, as in Cornia et al. (2020). They begin where decoding is:
-    samples score less than half of what it does, and for long are improved by saying the same of every image.
+    samples score less than half of what it does, and for long are improved by saying the same of every image. They are
+    found with dropout, by which training images are as hard to describe as others.
 
     Args:
         reward (`Callable`):
@@ -91,7 +92,7 @@ class SelfCriticalTrainer(VgTrainer):
         """The images of a batch, with found captions and their weights in place of the captions they have."""
         images = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         captioner = self.accelerator.unwrap_model(model)
-        captioner.eval()
+        # With dropout, as in training: without it, captions of training photos are too good to learn much from.
         sequences = captioner.generate(
             **images,
             do_sample=False,
@@ -100,7 +101,6 @@ class SelfCriticalTrainer(VgTrainer):
             # What is never found can not be unlearnt: it would gather what other words lose.
             suppress_tokens=[],
         )
-        captioner.train()
         labels = sequences[:, 1:]  # without the start token
         is_end = labels == captioner.config.eos_token_id
         labels = labels.masked_fill(is_end.cumsum(dim=1) - is_end.long() > 0, -100)

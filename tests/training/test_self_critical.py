@@ -140,6 +140,18 @@ class TestCandidates:
             assert tokenizer.eos_token_id not in words[:-1]
             assert seen["references"][number] == [f"{caption} <eos>" for caption in CAPTIONS[number // 4]]
 
+    def test_are_found_with_dropout(self, tmp_path):
+        made = trainer(tmp_path, "show_attend_tell", count_words, fields={"feature_dropout": 0.5})
+        batch = made.data_collator([made.train_dataset[0]])
+
+        def found():
+            return {tuple(made.with_candidates(made.model, batch)["labels"].flatten().tolist()) for _ in range(5)}
+
+        made.model.eval()
+        assert len(found()) == 1
+        made.model.train()
+        assert len(found()) > 1
+
     def test_words_that_are_never_written_are_found_and_unlearnt(self, tmp_path):
         made = trainer(
             tmp_path, "show_attend_tell", lambda captions, _: [float("<none>" not in s) for s in captions], 32
