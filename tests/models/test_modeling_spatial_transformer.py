@@ -469,19 +469,6 @@ class TestSpatialTransformerCaptionerModel:
         with pytest.raises(ValueError, match="feature_size=8"):
             tiny_model(backbone_config=backbone, feature_size=6)
 
-    def test_dropout_of_features_takes_channels_of_an_image_whole(self):
-        torch.manual_seed(0)
-        encoder = tiny_model(feature_dropout=0.5).model.encoder
-        features = torch.rand(3, 2, 3, 6) + 1
-        seen = []
-        encoder.projection.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        encoder.eval()(image_features=features)
-        assert torch.equal(seen[0], features.flatten(1, 2))
-        encoder.train()(image_features=features)
-        kept = seen[1][:, :1] != 0
-        torch.testing.assert_close(seen[1], 2 * features.flatten(1, 2) * kept)
-        assert 0 < kept.sum() < kept.numel() and not torch.equal(kept[0], kept[1])
-
     def test_frozen_backbone_stays_as_it_was(self, tmp_path):
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6], use_batch_norm=True)
         tiny_model(backbone_config=backbone, freeze_backbone=True).save_pretrained(tmp_path)

@@ -60,9 +60,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
             the image d_len is the number of locations.
         dropout (`float`, *optional*, defaults to 0.1):
             Dropout on the sums of inputs and positions, and on attention weights.
-        feature_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on the channels of features, each dropped at all locations of an image; none in the paper. It
-            keeps photos from being learnt by heart where they are few.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
             The first input of the decoder.
     """
@@ -85,7 +82,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
     scaling: Literal["length", "standard"] = "length"
     max_target_length: int = 16
     dropout: float | int = 0.1
-    feature_dropout: float | int = 0.0
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1

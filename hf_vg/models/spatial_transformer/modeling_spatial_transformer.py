@@ -310,7 +310,6 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
             )
         if self.backbone is not None and config.freeze_backbone:
             self.backbone.requires_grad_(False)
-        self.feature_dropout = nn.Dropout1d(config.feature_dropout)
         self.projection = (
             nn.Linear(config.feature_size, config.hidden_size) if config.feature_size != config.hidden_size else None
         )
@@ -360,8 +359,6 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
     def encode(self, image_features: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         positions = self.positions(image_features)
         hidden_states = image_features.flatten(1, -2).to(self.dtype)  # (B, L, C)
-        if self.training and self.feature_dropout.p > 0:
-            hidden_states = self.feature_dropout(hidden_states.transpose(1, 2)).transpose(1, 2)
         if self.projection is not None:
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
