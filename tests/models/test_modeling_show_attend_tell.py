@@ -292,6 +292,15 @@ class TestHardAttention:
         sampled = [model(image_features=features, labels=labels).loss_reinforce.item() != 0 for _ in range(100)]
         assert 35 <= sum(sampled) <= 65
 
+    def test_without_gradients_it_decodes_even_in_training(self):
+        model = hard_model(semi_sampling_probability=1.0).train()
+        inputs = {"image_features": torch.randn(4, 5, 6).double(), "decoder_input_ids": torch.tensor([[0, 3]] * 4)}
+        assert model.model(**inputs).locations is not None
+        with torch.no_grad():
+            found = model.model(**inputs)
+        assert found.locations is None
+        assert torch.equal(found.contexts, model.eval().model(**inputs).contexts)
+
     def test_ways_to_decode(self):
         features = torch.randn(4, 5, 6).double()
         inputs = {"image_features": features, "decoder_input_ids": torch.zeros(4, 1, dtype=torch.long)}

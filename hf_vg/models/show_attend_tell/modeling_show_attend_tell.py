@@ -305,7 +305,8 @@ class ShowAttendTellDecoder(nn.Module):
         """How this forward pass makes a context of attention weights."""
         if self.config.attention_type == "soft":
             return "expected"
-        if not self.training:
+        # Locations are drawn for the gradient: where there is none, as in captions that training finds, this decodes.
+        if not (self.training and torch.is_grad_enabled()):
             return self.config.hard_decoding
         # One draw a batch, as in the authors' code.
         return "sample" if torch.rand(()).item() < self.config.semi_sampling_probability else "expected"
