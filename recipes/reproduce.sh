@@ -120,8 +120,7 @@ case $1 in
         ;;
     data_sizes)
         for share in 0.25 0.5; do
-            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share \
-                --num_train_epochs 5 --model.dropout 0.1  # as measured, before the config had more of both
+            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share
             on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
         done
         ;;
