@@ -77,7 +77,7 @@ case $1 in
         ;;
     spatial_transformer)
         captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
-        for_cider spatial_transformer --num_train_epochs 1 --learning_rate 3e-5 --length_penalty 1
+        for_cider spatial_transformer --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
