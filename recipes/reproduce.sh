@@ -52,16 +52,16 @@ captioner() {  # config, its name in OUTPUT, and other flags
     score_captions "$OUTPUT/$name"
 }
 
-for_cider() {  # name, and other flags
-    local name=$1; shift
-    train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/${name}_flickr8k" \
-        --output_dir "$OUTPUT/${name}_cider_flickr8k" "$@"
-    score_captions "$OUTPUT/${name}_cider_flickr8k"
+for_cider() {  # name in OUTPUT of what it goes on from, its own, and other flags
+    local from=$1 name=$2; shift 2
+    train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$from" \
+        --output_dir "$OUTPUT/$name" "$@"
+    score_captions "$OUTPUT/$name"
 }
 
 soft_attention() {
     captioner show_attend_tell_flickr8k show_attend_tell_flickr8k
-    for_cider show_attend_tell
+    for_cider show_attend_tell_flickr8k show_attend_tell_cider_flickr8k
 }
 
 on_resnet50() {  # recipe, config, its name in OUTPUT, and other flags
@@ -77,14 +77,15 @@ case $1 in
         ;;
     spatial_transformer)
         captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
-        for_cider spatial_transformer --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
+        for_cider spatial_transformer_flickr8k spatial_transformer_cider_flickr8k \
+            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
         train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
         score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
-        for_cider show_attend_tell_hard --checkpoint "$OUTPUT/show_attend_tell_cider_flickr8k" \
+        for_cider show_attend_tell_cider_flickr8k show_attend_tell_hard_cider_flickr8k \
             --model.attention_type hard --num_train_epochs 1
         ;;
     vse)
