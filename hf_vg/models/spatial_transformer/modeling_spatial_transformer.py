@@ -119,6 +119,8 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         # d_len is one number for each attention of the model. Words have a constant of the config, so that it depends
         # neither on the padding of a batch nor on how far decoding has come.
         length = self.config.max_target_length if self.is_causal else key.shape[2]
+        if self.training and not self.is_causal:
+            length = length / (1 - self.config.location_dropout)  # of all locations, those left out included
         squared_tau = self.head_dim + (length if self.config.scaling == "length" else 0)
         return attention_interface(
             self,
@@ -207,11 +209,12 @@ class SpatialTransformerCaptionerEncoderLayer(nn.Module):
         self.self_attention_norm = nn.LayerNorm(config.hidden_size)
         self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(self, hidden_states: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
         attended, _ = self.self_attention(hidden_states, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + attended)
-        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
+        hidden_states = self.self_attention_norm(hidden_states + self.dropout(attended))
+        return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
 
 
 class SpatialTransformerCaptionerDecoderLayer(nn.Module):
@@ -223,6 +226,7 @@ class SpatialTransformerCaptionerDecoderLayer(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(config.hidden_size)
         self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(
         self,
@@ -233,11 +237,11 @@ class SpatialTransformerCaptionerDecoderLayer(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         attended, _ = self.self_attention(hidden_states, attention_mask, past_key_values, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + attended)
+        hidden_states = self.self_attention_norm(hidden_states + self.dropout(attended))
         # The paper's residual is the values' input, which has a row for each location; words have the queries'.
         attended, _ = self.cross_attention(hidden_states, encoder_hidden_states, past_key_values, **kwargs)
-        hidden_states = self.cross_attention_norm(hidden_states + attended)
-        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
+        hidden_states = self.cross_attention_norm(hidden_states + self.dropout(attended))
+        return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
 
 
 class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
@@ -269,8 +273,8 @@ class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
             bound = math.sqrt(6 / (module.in_features + fan_out))
             init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, nn.Embedding):
-            # There they begin with variance 1/d and are multiplied by sqrt(d); here they are used as they are.
-            init.normal_(module.weight)
+            # There they begin with variance 1/d and are multiplied by sqrt(d); here only with `scale_embedding`.
+            init.normal_(module.weight, std=self.config.hidden_size**-0.5 if self.config.scale_embedding else 1.0)
 
 
 @dataclass
@@ -362,6 +366,10 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         if self.projection is not None:
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
+        if self.training and self.config.location_dropout > 0:
+            num_kept = max(1, round(hidden_states.shape[1] * (1 - self.config.location_dropout)))
+            order = torch.rand(hidden_states.shape[:2], device=hidden_states.device).argsort(dim=1)
+            hidden_states = hidden_states.gather(1, order[:, :num_kept, None].expand(-1, -1, hidden_states.shape[2]))
         for layer in self.layers:
             layer_call = self.checkpointed(layer)
             hidden_states = layer_call(hidden_states, **kwargs)
@@ -396,6 +404,7 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(
             SpatialTransformerCaptionerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)
@@ -419,7 +428,7 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
             )
         if use_cache is not False and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        hidden_states = self.embed_tokens(input_ids)
+        hidden_states = self.embed_tokens(input_ids) * self.embedding_scale
         # Padding follows a caption's end, so that the causal mask alone hides it from the caption's words.
         attention_mask = create_causal_mask(
             config=self.config,
