@@ -78,7 +78,7 @@ case $1 in
     spatial_transformer)
         captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
         for_cider spatial_transformer_flickr8k spatial_transformer_cider_flickr8k \
-            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
+            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1.25
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
@@ -86,7 +86,7 @@ case $1 in
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
         score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
         for_cider show_attend_tell_cider_flickr8k show_attend_tell_hard_cider_flickr8k \
-            --model.attention_type hard --num_train_epochs 1
+            --model.attention_type hard --num_train_epochs 1 --learning_rate 2e-5
         ;;
     vse)
         on_resnet50 train_vse vse_flickr8k vse_flickr8k
@@ -120,8 +120,9 @@ case $1 in
         done
         ;;
     data_sizes)
-        for share in 0.25 0.5; do
-            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share
+        for share in 0.25 0.5 1; do
+            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share \
+                --model.scale_embedding false --model.dropout 0.1 --num_train_epochs 5
             on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
         done
         ;;

@@ -18,7 +18,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, pipeline
 
 from hf_vg.data import CaptionCollator, train_word_tokenizer
@@ -238,48 +237,6 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
         for scale_embedding, expected in ((False, 1.0), (True, 1 / 8)):
             model = tiny_model(hidden_size=64, vocab_size=500, scale_embedding=scale_embedding)
             assert model.get_input_embeddings().weight.std().item() == pytest.approx(expected, rel=0.02)
-
-    def test_residual_dropout_is_of_what_blocks_add(self):
-        """Where all of it is dropped, nothing of the image arrives."""
-        model = tiny_model(backbone_config=None, dropout=0.0, residual_dropout=1.0)
-        labels = tiny_inputs()["labels"]
-        features = torch.randn(2, 3, 4, 6)
-        for training in (True, False):
-            model.train(training)
-            losses = [model(image_features=grid, labels=labels).loss.item() for grid in features]
-            assert (losses[0] == losses[1]) == training
-
-    def test_location_dropout_keeps_some_locations_of_each_image(self):
-        model = tiny_model(backbone_config=None, dropout=0.0, location_dropout=0.6, encoder_layers=1)
-        features = torch.randn(3, 10, 6)
-        assert model.get_encoder()(image_features=features).last_hidden_state.shape == (3, 10, 8)
-        read = []
-        model.get_encoder().layers[0].register_forward_pre_hook(lambda layer, inputs: read.append(inputs[0]))
-        model.get_encoder()(image_features=features)
-        model.train()
-        for _ in range(2):
-            assert model.get_encoder()(image_features=features).last_hidden_state.shape == (3, 4, 8)
-        everything, *kept = [batch.tolist() for batch in read]
-        places = [
-            {locations.index(location) for location in kept_locations}
-            for batch in kept
-            for locations, kept_locations in zip(everything, batch, strict=True)
-        ]
-        assert all(len(indices) == 4 for indices in places)
-        assert any(indices != places[0] for indices in places)
-
-    @pytest.mark.parametrize("training", [True, False])
-    def test_tau_counts_locations_that_are_left_out(self, training):
-        model = tiny_model(dropout=0.0, location_dropout=0.5).train(training)
-        attention = model.model.decoder.layers[0].cross_attention
-        query, key, value = torch.randn(3, 1, 2, 4, 4).unbind()  # 2 heads, 4 locations, 4 numbers
-        _, weights = attention.attend(query, key, value, output_attentions=True)
-        scores = query @ key.transpose(2, 3) / math.sqrt((8 if training else 4) + 4)
-        torch.testing.assert_close(weights, scores.softmax(-1))
-
-    def test_location_dropout_must_leave_some(self):
-        with pytest.raises(StrictDataclassClassValidationError, match="`location_dropout` must be .* got 1.0"):
-            tiny_config(location_dropout=1.0)
 
     @pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 4]], ids=["one by one", "in chunks"])
     def test_teacher_forced_logits_equal_cached_ones(self, chunks):

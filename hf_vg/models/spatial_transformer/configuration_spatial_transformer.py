@@ -63,11 +63,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
             original Transformer. The optimizer then changes what the decoder reads by as much more.
         dropout (`float`, *optional*, defaults to 0.1):
             Dropout on the sums of inputs and positions, and on attention weights.
-        residual_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on what attention and feed-forward blocks add to their inputs, as in the original Transformer.
-        location_dropout (`float`, *optional*, defaults to 0.0):
-            Share of the locations of each image that training leaves out, others every time. It takes as much less
-            time to encode an image, which is harder to learn by heart.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
             The first input of the decoder.
     """
@@ -91,8 +86,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
     max_target_length: int = 16
     scale_embedding: bool = False
     dropout: float | int = 0.1
-    residual_dropout: float | int = 0.0
-    location_dropout: float | int = 0.0
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
@@ -110,8 +103,6 @@ class SpatialTransformerCaptionerConfig(PreTrainedConfig):
         for name in ("encoder_layers", "decoder_layers", "num_attention_heads", "max_target_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.location_dropout < 1:
-            raise ValueError(f"`location_dropout` must be at least 0 and below 1, got {self.location_dropout}.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "

@@ -119,8 +119,6 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         # d_len is one number for each attention of the model. Words have a constant of the config, so that it depends
         # neither on the padding of a batch nor on how far decoding has come.
         length = self.config.max_target_length if self.is_causal else key.shape[2]
-        if self.training and not self.is_causal:
-            length = length / (1 - self.config.location_dropout)  # of all locations, those left out included
         squared_tau = self.head_dim + (length if self.config.scaling == "length" else 0)
         return attention_interface(
             self,
@@ -209,12 +207,11 @@ class SpatialTransformerCaptionerEncoderLayer(nn.Module):
         self.self_attention_norm = nn.LayerNorm(config.hidden_size)
         self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
-        self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(self, hidden_states: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
         attended, _ = self.self_attention(hidden_states, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + self.dropout(attended))
-        return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
+        hidden_states = self.self_attention_norm(hidden_states + attended)
+        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
 class SpatialTransformerCaptionerDecoderLayer(nn.Module):
@@ -226,7 +223,6 @@ class SpatialTransformerCaptionerDecoderLayer(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(config.hidden_size)
         self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
-        self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(
         self,
@@ -237,11 +233,11 @@ class SpatialTransformerCaptionerDecoderLayer(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         attended, _ = self.self_attention(hidden_states, attention_mask, past_key_values, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + self.dropout(attended))
+        hidden_states = self.self_attention_norm(hidden_states + attended)
         # The paper's residual is the values' input, which has a row for each location; words have the queries'.
         attended, _ = self.cross_attention(hidden_states, encoder_hidden_states, past_key_values, **kwargs)
-        hidden_states = self.cross_attention_norm(hidden_states + self.dropout(attended))
-        return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
+        hidden_states = self.cross_attention_norm(hidden_states + attended)
+        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
 class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
@@ -366,10 +362,6 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         if self.projection is not None:
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
-        if self.training and self.config.location_dropout > 0:
-            num_kept = max(1, round(hidden_states.shape[1] * (1 - self.config.location_dropout)))
-            order = torch.rand(hidden_states.shape[:2], device=hidden_states.device).argsort(dim=1)
-            hidden_states = hidden_states.gather(1, order[:, :num_kept, None].expand(-1, -1, hidden_states.shape[2]))
         for layer in self.layers:
             layer_call = self.checkpointed(layer)
             hidden_states = layer_call(hidden_states, **kwargs)
