@@ -38,10 +38,11 @@ vgg16() {
         python -m hf_vg.models.vgg.convert --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }
 
-score_captions() {  # checkpoint
-    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$1" \
-        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$1/report" \
-        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity
+score_captions() {  # checkpoint, the report's name in it, and other flags
+    local checkpoint=$1 report=$2; shift 2
+    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$checkpoint" \
+        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$checkpoint/$report" \
+        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity "$@"
 }
 
 captioner() {  # config, its name in OUTPUT, and other flags
@@ -49,14 +50,14 @@ captioner() {  # config, its name in OUTPUT, and other flags
     vgg16
     train train_captioner "$config" "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
         --output_dir "$OUTPUT/$name" "$@"
-    score_captions "$OUTPUT/$name"
+    score_captions "$OUTPUT/$name" report
 }
 
 for_cider() {  # name in OUTPUT of what it goes on from, its own, and other flags
     local from=$1 name=$2; shift 2
     train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$from" \
         --output_dir "$OUTPUT/$name" "$@"
-    score_captions "$OUTPUT/$name"
+    score_captions "$OUTPUT/$name" report
 }
 
 soft_attention() {
@@ -78,13 +79,14 @@ case $1 in
     spatial_transformer)
         captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
         for_cider spatial_transformer_flickr8k spatial_transformer_cider_flickr8k \
-            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1.25
+            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
+        score_captions "$OUTPUT/spatial_transformer_cider_flickr8k" report_of_longer --length_penalty 1.25
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
         train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
-        score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
+        score_captions "$OUTPUT/show_attend_tell_hard_flickr8k" report
         for_cider show_attend_tell_cider_flickr8k show_attend_tell_hard_cider_flickr8k \
             --model.attention_type hard --num_train_epochs 1 --learning_rate 2e-5
         ;;
@@ -122,7 +124,7 @@ case $1 in
     data_sizes)
         for share in 0.25 0.5 1; do
             captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share \
-                --model.scale_embedding false --model.dropout 0.1 --num_train_epochs 5
+                --model.scale_embedding false --num_train_epochs 5
             on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
         done
         ;;

@@ -29,11 +29,11 @@ from tests.common import ROOT
 SYSTEMS = {
     "show_attend_tell": {"train_captioner": 2, "evaluate_captioner": 2},
     "show_attend_tell_hard": {"train_captioner": 4, "evaluate_captioner": 4},
-    "spatial_transformer": {"train_captioner": 2, "evaluate_captioner": 2},
+    "spatial_transformer": {"train_captioner": 2, "evaluate_captioner": 3},
     "vse": {"train_vse": 1, "train_scnlm": 1},
     "grounded_encoder": {"train_grounded_encoder": 5, "evaluate_sentences": 6},
     "vgp": {"train_vgp": 8},
-    "data_sizes": {"train_captioner": 2, "train_vse": 2, "evaluate_captioner": 2},
+    "data_sizes": {"train_captioner": 3, "train_vse": 3, "evaluate_captioner": 3},
 }
 RECORD = f"""#!{sys.executable}
 import json, os, sys
