@@ -107,7 +107,7 @@ def main():
     trainer = trainer_class(
         model=model,
         args=training_args,
-        train_dataset=captioner_rows(args, data["train"], model, processor, by_length),
+        train_dataset=captioner_rows(args, data["train"], model, processor, by_length, args.mirror_images),
         eval_dataset=validation,
         score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
         # What captions are scored by may have any length.

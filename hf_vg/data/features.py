@@ -114,7 +114,9 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         shard, row = self._places[digest]
         return self._shards[shard][row]
 
-    def attach(self, dataset: Dataset, columns: Iterable[str] = ("captions",)) -> Dataset:
+    def attach(
+        self, dataset: Dataset, columns: Iterable[str] = ("captions",), mirrored: "FeatureCache | None" = None
+    ) -> Dataset:
         r"""
         Replaces the image of each row by its `image_features`, which are mapped from disk as the row is read. Under
         `accelerate launch` every process must call it.
@@ -124,19 +126,24 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
                 Rows with an `image`, all of which are in the cache.
             columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
                 The other columns that rows keep, and `image` to keep that too. Others stay in the dataset.
+            mirrored ([`FeatureCache`], *optional*):
+                Features of the same images, mirrored. Each time a row is read, a coin decides which it has.
         """
         digests = image_digests(dataset)
-        missing = [row for row, digest in enumerate(digests) if digest not in self]
-        if missing:
-            path = _undecoded(dataset)[missing[0]]["image"]["path"] or f"that of row {missing[0]}"
-            raise ValueError(
-                f"{len(missing):,} of {len(dataset):,} images have no features in {self.folder}, the first is {path}. "
-                "Extract them with recipes/extract_features.py."
-            )
+        for cache in (self,) if mirrored is None else (self, mirrored):
+            missing = [row for row, digest in enumerate(digests) if digest not in cache]
+            if missing:
+                path = _undecoded(dataset)[missing[0]]["image"]["path"] or f"that of row {missing[0]}"
+                raise ValueError(
+                    f"{len(missing):,} of {len(dataset):,} images have no features in {cache.folder}, the first is "
+                    f"{path}. Extract them with recipes/extract_features.py."
+                )
         columns = [*columns]
 
         def add_features(batch: dict[str, list]) -> dict[str, list]:
-            features = [self[digest] for digest in batch["image_digest"]]
+            digests = batch["image_digest"]
+            coins = torch.randint(2, (len(digests),)) if mirrored is not None else [False] * len(digests)
+            features = [(mirrored if coin else self)[digest] for coin, digest in zip(coins, digests, strict=True)]
             return {**{name: batch[name] for name in columns}, "image_features": features}
 
         if "image" not in columns:
@@ -146,7 +153,11 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
 
 
 def cache_folder(
-    directory: str | PathLike, backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str = "none"
+    directory: str | PathLike,
+    backbone: PreTrainedModel,
+    image_processor: BaseImageProcessor,
+    pooling: str = "none",
+    mirrored: bool = False,
 ) -> Path:
     r"""
     The folder, within that of the cache, for features of this backbone, preprocessing and pooling.
@@ -160,8 +171,10 @@ def cache_folder(
             Whose settings name the folder.
         pooling (`str`, *optional*, defaults to `"none"`):
             `"none"` or `"mean"`.
+        mirrored (`bool`, *optional*, defaults to `False`):
+            Whether images are mirrored.
     """
-    return Path(directory) / _digest_of_json(_describe(backbone, image_processor, pooling))
+    return Path(directory) / _digest_of_json(_describe(backbone, image_processor, pooling, mirrored))
 
 
 def extract_features(
@@ -173,6 +186,7 @@ def extract_features(
     batch_size: int = 32,
     shard_size: int = 256,
     num_workers: int | None = None,
+    mirrored: bool = False,
 ) -> FeatureCache:
     r"""
     Computes the features that the cache in `directory` does not have, and opens it. Under `accelerate launch` every
@@ -195,11 +209,14 @@ def extract_features(
             Images of a file.
         num_workers (`int`, *optional*):
             Processes that decode images while the backbone computes. By default one a free core, and at most 8.
+        mirrored (`bool`, *optional*, defaults to `False`):
+            Whether the backbone is given each image mirrored, left for right. These features have a folder of their
+            own in the cache, see [`FeatureCache.attach`].
     """
     if pooling not in POOLINGS:
         raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     state = process_state()
-    about = _describe(backbone, image_processor, pooling)
+    about = _describe(backbone, image_processor, pooling, mirrored)
     folder = Path(directory) / _digest_of_json(about)
     if state.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -218,7 +235,8 @@ def extract_features(
     state.wait_for_everyone()
     share = sorted(rows)[state.process_index :: state.num_processes]
     if share:
-        pixels = _PixelValues(_undecoded(dataset).select([rows[digest] for digest in share]), image_processor)
+        images = _undecoded(dataset).select([rows[digest] for digest in share])
+        pixels = _PixelValues(images, image_processor, mirrored)
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         loader = DataLoader(
             pixels,
@@ -227,7 +245,7 @@ def extract_features(
             pin_memory=state.device.type == "cuda",
         )
         progress = tqdm(
-            desc="Extracting features",
+            desc="Extracting features" + " of mirrored images" * mirrored,
             unit="image",
             total=len(share),
             disable=not state.is_local_main_process,
@@ -276,7 +294,9 @@ def _undecoded(dataset: Dataset) -> Dataset:
     return dataset.with_format(None).select_columns("image").cast_column("image", Image(decode=False))
 
 
-def _describe(backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str) -> dict[str, Any]:
+def _describe(
+    backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str, mirrored: bool
+) -> dict[str, Any]:
     weights = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for name, tensor in sorted(backbone.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -292,6 +312,7 @@ def _describe(backbone: PreTrainedModel, image_processor: BaseImageProcessor, po
         # Backends of the same name round differently.
         "preprocessing": {"class": type(image_processor).__name__, **preprocessing},
         "pooling": pooling,
+        **({"mirrored": True} if mirrored else {}),  # folders of features as they are keep the names they had
     }
 
 
@@ -300,9 +321,10 @@ def _digest_of_json(value: Any) -> str:
 
 
 class _PixelValues(torch.utils.data.Dataset):
-    def __init__(self, images: Dataset, image_processor: BaseImageProcessor):
+    def __init__(self, images: Dataset, image_processor: BaseImageProcessor, mirrored: bool):
         self.images = images
         self.image_processor = image_processor
+        self.mirrored = mirrored
 
     def __len__(self) -> int:
         return len(self.images)
@@ -310,7 +332,8 @@ class _PixelValues(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         source = self.images[index]["image"]
         image = open_image(source["bytes"] or Path(source["path"]))
-        return self.image_processor(image, return_tensors="pt")["pixel_values"][0]
+        pixel_values = self.image_processor(image, return_tensors="pt")["pixel_values"][0]
+        return pixel_values.flip(-1) if self.mirrored else pixel_values
 
 
 @torch.inference_mode()

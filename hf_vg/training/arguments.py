@@ -140,6 +140,13 @@ class CaptionerArguments(CaptionDataArguments):
             "choices": ["cider"],
         },
     )
+    mirror_images: bool = field(
+        default=False,
+        metadata={
+            "help": "Train on each image, or on its mirror image, as a coin decides each time. Captions stay as they "
+            "are, be it that they say left or right."
+        },
+    )
     num_candidates: int = field(default=5, metadata={"help": "Captions to compare of each image, with `reward`."})
     streaming: bool = field(
         default=False,

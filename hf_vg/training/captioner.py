@@ -20,6 +20,7 @@ from itertools import islice
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
+from PIL.ImageOps import mirror
 from tqdm.auto import tqdm, trange
 from transformers import (
     AutoConfig,
@@ -35,6 +36,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from ..data.captions import load_captions, one_caption_a_row
 from ..data.collators import CaptionCollator
 from ..data.features import extract_features, load_backbone, process_state
+from ..data.images import open_image
 from ..data.reports import Report
 from ..data.scenes import load_scenes
 from ..data.streaming import CaptionStream, stream_captions
@@ -152,6 +154,7 @@ def captioner_rows(
     model: PreTrainedModel,
     processor: ProcessorMixin,
     by_length: bool = False,
+    mirror_images: bool = False,
 ) -> Dataset | CaptionStream:
     r"""
     Makes of a dataset the rows that [`CaptionCollator`] takes: images, or their cached features, and captions.
@@ -167,20 +170,34 @@ def captioner_rows(
             The captioner's.
         by_length (`bool`, *optional*, defaults to `False`):
             Whether each caption becomes a row with its `length`, to draw batches of one length from.
+        mirror_images (`bool`, *optional*, defaults to `False`):
+            Whether a coin decides, each time a row is read, if it has the image or its mirror image.
     """
     if isinstance(dataset, CaptionStream):
         if by_length or args.features is not None:
             raise ValueError("rows of a stream are not known before: `max_length_difference` and `features` need all.")
+        if mirror_images:
+            raise ValueError("`mirror_images` is for data that are loaded, not for a stream.")
         return dataset
     rows = dataset.select_columns(["image", "captions"])
-    cache = None
+    cache = mirrored = None
     if args.features is not None:
         if not model.config.freeze_backbone:
             raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
-        cache = extract_features(rows, _backbone_of(model), processor.image_processor, args.features)
+        extract = partial(extract_features, rows, _backbone_of(model), processor.image_processor, args.features)
+        cache = extract()
+        mirrored = extract(mirrored=True) if mirror_images else None
     if by_length:
         rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
-    return rows if cache is None else cache.attach(rows)
+    if cache is not None:
+        return cache.attach(rows, mirrored=mirrored)
+    return rows.with_transform(_mirror_at_random, columns=["image", "captions"]) if mirror_images else rows
+
+
+def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
+    images = [open_image(image) for image in batch["image"]]
+    coins = torch.randint(2, (len(images),))
+    return {**batch, "image": [mirror(image) if coin else image for image, coin in zip(images, coins, strict=True)]}
 
 
 def caption_scorer(

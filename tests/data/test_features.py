@@ -24,7 +24,7 @@ import pytest
 import torch
 from datasets import Dataset, Features, load_from_disk
 from datasets import Image as ImageFeature
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers import AutoImageProcessor, CLIPImageProcessorPil
 
 from hf_vg import (
@@ -37,6 +37,7 @@ from hf_vg import (
 from hf_vg.data import CaptionCollator, FeatureCache, extract_features, load_backbone, train_word_tokenizer
 from hf_vg.data.captions import CAPTION_FEATURES
 from hf_vg.data.features import cache_folder, image_digests
+from hf_vg.data.streaming import CaptionStream
 from hf_vg.training import CaptionerArguments, build_captioner, captioner_rows
 from tests.common import start_process
 
@@ -113,6 +114,38 @@ def test_pooled_vectors(dataset, backbone, image_processor, tmp_path):
     torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="`pooling` must be one of none, mean, got 'max'"):
         extract_features(dataset, backbone, image_processor, tmp_path, pooling="max")
+
+
+def test_mirrored_images_have_features_of_their_own(dataset, backbone, tmp_path):
+    # Not the middle, of which a pixel more may be cut off at one side than at the other.
+    image_processor = CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False)
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path)
+    mirror_cache, computed = extract(dataset, backbone, image_processor, tmp_path, mirrored=True)
+    assert computed == NUM_IMAGES and mirror_cache.folder == cache_folder(
+        tmp_path, backbone, image_processor, mirrored=True
+    )
+    mirror_images = dataset.map(lambda row: {"image": ImageOps.mirror(row["image"])})
+    expected = reference(mirror_images, backbone, image_processor)
+    features = torch.stack([row["image_features"] for row in mirror_cache.attach(dataset)])
+    torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
+    assert extract(dataset, backbone, image_processor, tmp_path)[1] == 0  # those of images as they are have stayed
+
+
+def test_a_coin_decides_which_features_a_row_has(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path)
+    mirror_cache, _ = extract(dataset, backbone, image_processor, tmp_path, mirrored=True)
+    rows = cache.attach(dataset, mirrored=mirror_cache)
+    torch.manual_seed(0)
+    counts = torch.zeros(NUM_IMAGES, 2)
+    for _ in range(40):
+        for index, digest in enumerate(image_digests(dataset)):
+            features = rows[index]["image_features"]
+            is_side = [features.equal(sides[digest]) for sides in (cache, mirror_cache)]
+            assert sum(is_side) == 1
+            counts[index] += torch.tensor(is_side)
+    assert counts.min() > 5  # of 20 each, on average; fewer than one draw in a million
+    with pytest.raises(ValueError, match="10 of 10 images have no features in .*empty"):
+        cache.attach(dataset, mirrored=FeatureCache(tmp_path / "empty"))
 
 
 def test_what_is_there_is_not_computed_again(dataset, backbone, image_processor, tmp_path):
@@ -265,11 +298,33 @@ def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_
     batch = CaptionCollator(processor)([rows[0], rows[1]])
     assert batch["image_features"].shape == (2, 8, 8, 8)
 
+    rows = captioner_rows(args, dataset, model, processor, mirror_images=True)
+    maps = torch.stack([rows[0]["image_features"] for _ in range(50)]).flatten(1)
+    assert len(maps.unique(dim=0)) == 2  # the image's and its mirror image's
+
     with pytest.raises(ValueError, match="stay as it was drawn at random"):
         build_captioner(CaptionerArguments(model=fields), tokenizer)
     model.config.freeze_backbone = False
     with pytest.raises(ValueError, match="a backbone that stays as it is"):
         captioner_rows(args, dataset, model, processor)
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_a_coin_decides_whether_an_image_is_mirrored(dataset, image_processor, by_length):
+    processor = ShowAttendTellProcessor(image_processor, train_word_tokenizer(["a dog"]))
+    rows = captioner_rows(CaptionerArguments(), dataset, None, processor, by_length, mirror_images=True)
+    plain = captioner_rows(CaptionerArguments(), dataset, None, processor, by_length)
+    torch.manual_seed(0)
+    is_mirrored = []
+    for row, as_it_is in zip(rows, plain, strict=True):
+        image, pixels = np.asarray(row["image"]), np.asarray(as_it_is["image"])
+        is_mirrored.append(bool((image == pixels[:, ::-1]).all()))
+        assert is_mirrored[-1] or (image == pixels).all()
+        assert row["captions"] == as_it_is["captions"]
+    assert 0 < sum(is_mirrored) < len(rows)
+    stream = CaptionStream(None, "image")
+    with pytest.raises(ValueError, match="not for a stream"):
+        captioner_rows(CaptionerArguments(), stream, None, processor, mirror_images=True)
 
 
 def environment() -> dict[str, str]:
