@@ -85,6 +85,12 @@ def batch_generator(contents: Iterable[Any]) -> torch.Generator:
     return torch.Generator().manual_seed(image_number(text))
 
 
+def toss(contents: Iterable[Any]) -> list[bool]:
+    """A coin for each of what is in a batch. See [`batch_generator`]."""
+    contents = [*contents]
+    return torch.randint(2, (len(contents),), generator=batch_generator(contents)).bool().tolist()
+
+
 def _pair(row: dict[str, Any], generator: torch.Generator) -> tuple[str, str]:
     if "target_caption" in row:
         return row["caption"], row["target_caption"]

@@ -40,6 +40,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import AutoConfig, BaseImageProcessor, PreTrainedConfig, PreTrainedModel
 
+from .caption_pairs import toss
 from .images import open_image
 
 
@@ -127,7 +128,8 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
             columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
                 The other columns that rows keep, and `image` to keep that too. Others stay in the dataset.
             mirrored ([`FeatureCache`], *optional*):
-                Features of the same images, mirrored. Each time a row is read, a coin decides which it has.
+                Features of the same images, mirrored. In every batch that is read, a coin decides for each row which
+                it has. See [`~hf_vg.data.caption_pairs.batch_generator`].
         """
         digests = image_digests(dataset)
         for cache in (self,) if mirrored is None else (self, mirrored):
@@ -142,7 +144,7 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
 
         def add_features(batch: dict[str, list]) -> dict[str, list]:
             digests = batch["image_digest"]
-            coins = torch.randint(2, (len(digests),)) if mirrored is not None else [False] * len(digests)
+            coins = [False] * len(digests) if mirrored is None else toss(digest.hex() for digest in digests)
             features = [(mirrored if coin else self)[digest] for coin, digest in zip(coins, digests, strict=True)]
             return {**{name: batch[name] for name in columns}, "image_features": features}
 

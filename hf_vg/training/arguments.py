@@ -143,8 +143,8 @@ class CaptionerArguments(CaptionDataArguments):
     mirror_images: bool = field(
         default=False,
         metadata={
-            "help": "Train on each image, or on its mirror image, as a coin decides each time. Captions stay as they "
-            "are, be it that they say left or right."
+            "help": "Train on each image, or on its mirror image, as a coin decides in every batch. Captions stay as "
+            "they are, be it that they say left or right."
         },
     )
     num_candidates: int = field(default=5, metadata={"help": "Captions to compare of each image, with `reward`."})

@@ -33,6 +33,7 @@ from transformers import (
 from transformers.backbone_utils import BackboneMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
+from ..data.caption_pairs import toss
 from ..data.captions import load_captions, one_caption_a_row
 from ..data.collators import CaptionCollator
 from ..data.features import extract_features, load_backbone, process_state
@@ -171,7 +172,7 @@ def captioner_rows(
         by_length (`bool`, *optional*, defaults to `False`):
             Whether each caption becomes a row with its `length`, to draw batches of one length from.
         mirror_images (`bool`, *optional*, defaults to `False`):
-            Whether a coin decides, each time a row is read, if it has the image or its mirror image.
+            Whether a coin decides, in every batch that is read, if a row has the image or its mirror image.
     """
     if isinstance(dataset, CaptionStream):
         if by_length or args.features is not None:
@@ -196,7 +197,7 @@ def captioner_rows(
 
 def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
     images = [open_image(image) for image in batch["image"]]
-    coins = torch.randint(2, (len(images),))
+    coins = toss(batch["captions"])
     return {**batch, "image": [mirror(image) if coin else image for image, coin in zip(images, coins, strict=True)]}
 
 

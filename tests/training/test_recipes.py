@@ -128,9 +128,10 @@ def wait_after_step_5():
 
 # What each case adds to the others.
 RESUMED = {
-    # One length a batch, dropout, batch norm's statistics, and the moving baseline of hard attention.
+    # One length a batch, mirror images, dropout, batch norm's statistics, and the moving baseline of hard attention.
     "train_captioner": [
         *CAPTIONER, "--model.attention_type", "hard", "--model.dropout", "0.5", "--max_length_difference", "3",
+        *("--mirror_images", "true"),
     ],
     # Captions that are drawn, and a recurrent encoder.
     "train_vse": [
