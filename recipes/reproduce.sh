@@ -79,8 +79,7 @@ case $1 in
     spatial_transformer)
         captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
         for_cider spatial_transformer_flickr8k spatial_transformer_cider_flickr8k \
-            --num_train_epochs 1 --learning_rate 2e-5 --length_penalty 1
-        score_captions "$OUTPUT/spatial_transformer_cider_flickr8k" report_of_longer --length_penalty 1.25
+            --num_train_epochs 2 --learning_rate 3e-5 --length_penalty 1 --mirror_images true
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
@@ -124,7 +123,8 @@ case $1 in
     data_sizes)
         for share in 0.25 0.5 1; do
             captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share \
-                --model.scale_embedding false --num_train_epochs 5
+                --model.scale_embedding false --model.encoder_layers 2 --model.decoder_layers 4 \
+                --model.dropout 0.1 --learning_rate 6e-4 --mirror_images false --num_train_epochs 5
             on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
         done
         ;;

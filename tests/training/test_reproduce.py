@@ -29,7 +29,7 @@ from tests.common import ROOT
 SYSTEMS = {
     "show_attend_tell": {"train_captioner": 2, "evaluate_captioner": 2},
     "show_attend_tell_hard": {"train_captioner": 4, "evaluate_captioner": 4},
-    "spatial_transformer": {"train_captioner": 2, "evaluate_captioner": 3},
+    "spatial_transformer": {"train_captioner": 2, "evaluate_captioner": 2},
     "vse": {"train_vse": 1, "train_scnlm": 1},
     "grounded_encoder": {"train_grounded_encoder": 5, "evaluate_sentences": 6},
     "vgp": {"train_vgp": 8},
