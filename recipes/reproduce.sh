@@ -38,11 +38,10 @@ vgg16() {
         python -m hf_vg.models.vgg.convert --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }
 
-score_captions() {  # checkpoint, the report's name in it, and other flags
-    local checkpoint=$1 report=$2; shift 2
-    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$checkpoint" \
-        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$checkpoint/$report" \
-        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity "$@"
+score_captions() {  # checkpoint
+    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$1" \
+        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$1/report" \
+        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity
 }
 
 captioner() {  # config, its name in OUTPUT, and other flags
@@ -50,14 +49,14 @@ captioner() {  # config, its name in OUTPUT, and other flags
     vgg16
     train train_captioner "$config" "${FLICKR8K[@]}" "${MIXED[@]}" --backbone "$OUTPUT/vgg16" \
         --output_dir "$OUTPUT/$name" "$@"
-    score_captions "$OUTPUT/$name" report
+    score_captions "$OUTPUT/$name"
 }
 
 for_cider() {  # name in OUTPUT of what it goes on from, its own, and other flags
     local from=$1 name=$2; shift 2
     train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$from" \
         --output_dir "$OUTPUT/$name" "$@"
-    score_captions "$OUTPUT/$name" report
+    score_captions "$OUTPUT/$name"
 }
 
 soft_attention() {
@@ -85,7 +84,7 @@ case $1 in
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
         train train_captioner show_attend_tell_hard_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" \
             --checkpoint "$OUTPUT/show_attend_tell_flickr8k" --output_dir "$OUTPUT/show_attend_tell_hard_flickr8k"
-        score_captions "$OUTPUT/show_attend_tell_hard_flickr8k" report
+        score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
         for_cider show_attend_tell_cider_flickr8k show_attend_tell_hard_cider_flickr8k \
             --model.attention_type hard --num_train_epochs 1 --learning_rate 2e-5
         ;;
