@@ -1,0 +1,219 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every captioner passes, besides what every model does."""
+
+import pytest
+import torch
+from transformers import AutoProcessor, set_seed
+
+from hf_vg.interpretation import attention_maps, word_maps
+
+from .inputs import random_images
+from .models import ModelTesterMixin
+from .processes import run_without_hf_vg
+
+
+class CaptionerTesterMixin(ModelTesterMixin):
+    r"""For captioners, besides: `processor()`, a tiny processor that fits the config."""
+
+    outputs_to_compare = ("logits",)
+    # Ways of decoding that must not depend on the cache, on batching or on where features were computed.
+    decodings = {"greedy": {}, "beam": {"num_beams": 3}, "beams": {"num_beams": 4, "num_return_sequences": 2}}
+
+    def processor(self):
+        raise NotImplementedError
+
+    def images(self, count: int = 3) -> dict[str, torch.Tensor]:
+        return {"pixel_values": self.inputs(count)["pixel_values"]}
+
+    def generate(self, model, inputs, **kwargs):
+        return model.generate(**inputs, **{"max_new_tokens": 8, "do_sample": False, **kwargs})
+
+    @pytest.mark.parametrize("decoding", decodings)
+    def test_cache_changes_nothing(self, decoding):
+        model, images = self.model(), self.images()
+        kwargs = {**self.decodings[decoding], "return_dict_in_generate": True, "output_scores": True}
+        cached = self.generate(model, images, use_cache=True, **kwargs)
+        plain = self.generate(model, images, use_cache=False, **kwargs)
+        assert cached.sequences.tolist() == plain.sequences.tolist()
+        for with_cache, without in zip(cached.scores, plain.scores, strict=True):
+            torch.testing.assert_close(with_cache, without, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("decoding", decodings)
+    def test_batched_generation_equals_one_by_one(self, decoding):
+        model, images = self.model(), self.images(3)
+        kwargs = self.decodings[decoding]
+        batch = self.generate(model, images, **kwargs)
+        per_image = kwargs.get("num_return_sequences", 1)
+        for row in range(3):
+            single = self.generate(model, {name: v[row : row + 1] for name, v in images.items()}, **kwargs)
+            rows = batch[row * per_image : (row + 1) * per_image, : single.shape[1]]
+            assert single.tolist() == rows.tolist()
+
+    def test_sampling_is_reproducible_and_varies(self):
+        model, images = self.model(), self.images(1)
+
+        def sample(seed):
+            set_seed(seed)
+            return self.generate(model, images, do_sample=True, num_return_sequences=4).tolist()
+
+        assert sample(0) == sample(0)
+        assert sample(0) != sample(1)
+
+    def test_features_serve_as_well_as_pixels(self):
+        model, images = self.model(), self.images()
+        with torch.no_grad():
+            features = model(**self.inputs()).encoder_last_hidden_state
+        for kwargs in self.decodings.values():
+            expected = self.generate(model, images, **kwargs).tolist()
+            assert self.generate(model, {"image_features": features}, **kwargs).tolist() == expected
+
+    def test_pixels_or_features_and_not_both(self):
+        model, inputs = self.model(), self.inputs()
+        with torch.no_grad():
+            features = model(**inputs).encoder_last_hidden_state
+        with pytest.raises(ValueError, match="either `pixel_values` or `image_features`"):
+            model(**inputs, image_features=features)
+        with pytest.raises(ValueError, match="either `pixel_values` or `image_features`"):
+            model(labels=inputs["labels"])
+        with pytest.raises(ValueError, match="image_features.*must be"):
+            model(labels=inputs["labels"], image_features=features[..., :-1])
+
+    def test_attention_rows_sum_to_one(self):
+        model = self.model()
+        with torch.no_grad():
+            (attention,) = model(**self.inputs(), output_attentions=True).cross_attentions[-1:]
+        torch.testing.assert_close(attention.sum(dim=-1), torch.ones(attention.shape[:-1]))
+
+    @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+    def test_word_maps_follow_the_words(self, kwargs):
+        """The map of a word is the attention that the finished caption has at the step that wrote it."""
+        model, images = self.model(), self.images()
+        tokenizer = self.processor().tokenizer
+        outputs = self.generate(model, images, output_attentions=True, return_dict_in_generate=True, **kwargs)
+        with torch.no_grad():
+            teacher_forced = model(**images, decoder_input_ids=outputs.sequences[:, :-1], output_attentions=True)
+        attentions = torch.stack([layer.mean(dim=1) for layer in teacher_forced.cross_attentions]).mean(dim=0)
+        height, width = images["pixel_values"].shape[-2:]
+        captions = word_maps(outputs, tokenizer, height, width)
+        assert len(captions) == 3
+        for ids, attention, caption in zip(outputs.sequences, attentions, captions, strict=True):
+            words = [
+                (id, row) for id, row in zip(ids[1:], attention, strict=True) if id not in tokenizer.all_special_ids
+            ]
+            assert [word for word, _ in caption] == [tokenizer.decode([id]) for id, _ in words]
+            for (_, word_map), (_, row) in zip(caption, words, strict=True):
+                assert word_map.shape == (height, width) and word_map.sum().item() == pytest.approx(1)
+                grid = attention_maps(row, height, width)
+                larger = torch.nn.functional.interpolate(grid[None, None], (height, width), mode="bilinear")[0, 0]
+                torch.testing.assert_close(word_map, larger / larger.sum(), rtol=1e-4, atol=1e-6)
+
+    def test_unknown_word_and_padding_are_never_generated(self):
+        model, images = self.model(), self.images()
+        hidden = {model.config.unk_token_id, model.config.pad_token_id}
+        model.get_output_embeddings().bias.data[list(hidden)] = 100.0
+        eos = model.config.eos_token_id
+        for ids in self.generate(model, images, num_beams=2)[:, 1:].tolist():
+            written = ids[: ids.index(eos)] if eos in ids else ids
+            assert not hidden & set(written)
+        asked_for = self.generate(model, images, suppress_tokens=None)
+        assert hidden & set(asked_for[:, 1:].flatten().tolist())
+
+    @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+    def test_caption_that_never_ends_is_returned_as_far_as_it_came(self, kwargs):
+        model, images = self.model(), self.images()
+        eos = model.config.eos_token_id
+        model.get_output_embeddings().bias.data[eos] = -100.0
+        generated = self.generate(model, images, max_new_tokens=5, **kwargs)[:, 1:]
+        assert generated.shape == (3, 5) and eos not in generated
+
+    def test_least_length_and_length_penalty(self):
+        model, images = self.model(), self.images()
+        eos = model.config.eos_token_id
+        model.get_output_embeddings().bias.data[eos] = 4.0  # as if every caption were to end at once
+
+        def lengths(**kwargs) -> list[int]:
+            rows = self.generate(model, images, num_beams=4, **kwargs)[:, 1:].tolist()
+            return [row.index(eos) if eos in row else len(row) for row in rows]
+
+        shortest = lengths(length_penalty=-2.0)
+        assert max(shortest) < 4 and min(lengths(min_new_tokens=5)) >= 4
+        assert sum(lengths(length_penalty=8.0)) > sum(shortest)
+
+    def test_captions_of_an_image_share_it(self):
+        """Labels of shape (images, captions, length) give the loss of the captions with their images repeated."""
+        model, inputs = self.model(), self.inputs(4)
+        labels = inputs["labels"].view(2, 2, -1)
+        shared = model(pixel_values=inputs["pixel_values"][:2], labels=labels)
+        repeated = model(pixel_values=inputs["pixel_values"][:2].repeat_interleave(2, dim=0), labels=inputs["labels"])
+        torch.testing.assert_close(shared.loss, repeated.loss)
+        torch.testing.assert_close(shared.logits, repeated.logits)
+        # A row without any word is no caption, and changes nothing.
+        padded = torch.cat([labels, torch.full_like(labels[:, :1], -100)], dim=1)
+        torch.testing.assert_close(model(pixel_values=inputs["pixel_values"][:2], labels=padded).loss, shared.loss)
+
+    def test_padding_changes_no_loss(self):
+        model, inputs = self.model(), self.inputs()
+        longer = torch.nn.functional.pad(inputs["labels"], (0, 3), value=-100)
+        torch.testing.assert_close(model(**inputs).loss, model(**{**inputs, "labels": longer}).loss)
+
+    def test_training_loss_equals_evaluation_loss(self):
+        """In training the vocabulary is projected to for real tokens only, and logits are left out."""
+        model, inputs = self.model_without_dropout(), self.inputs()
+        training, evaluation = model.train()(**inputs), model.eval()(**inputs)
+        assert training.logits is None and evaluation.logits is not None
+        torch.testing.assert_close(training.loss, evaluation.loss)
+
+    def test_processor_round_trip(self, tmp_path):
+        processor, images = self.processor(), random_images(2)
+        processor.save_pretrained(tmp_path)
+        self.model().save_pretrained(tmp_path)
+        loaded = AutoProcessor.from_pretrained(tmp_path)
+        assert type(loaded) is type(processor)
+        captions = ["a red circle", "two words"]
+        expected = processor(images=images, text=captions, return_tensors="pt")
+        actual = loaded(images=images, text=captions, return_tensors="pt")
+        assert set(actual) == set(expected) == {"pixel_values", "labels"}
+        for name in expected:
+            assert torch.equal(actual[name], expected[name])
+        ids = [[id for id in row if id != -100] for row in actual["labels"].tolist()]
+        assert loaded.batch_decode(ids, skip_special_tokens=True)[0] == "a red circle"
+        # Another process, without this package, can use it too.
+        printed = run_without_hf_vg(
+            f"""
+            from transformers import AutoProcessor
+            processor = AutoProcessor.from_pretrained({str(tmp_path)!r}, trust_remote_code=True)
+            print(processor(text=["a red circle"])["labels"])
+            """,
+            tmp_path,
+        )
+        assert printed.strip() == str(processor(text=["a red circle"])["labels"])
+
+    def test_overfits_a_batch(self):
+        """A captioner that can not learn two captions by heart is broken somewhere."""
+        set_seed(0)
+        model, inputs = self.model().train(), self.inputs(2)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+        for _ in range(120):
+            model(**inputs).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()
+        generated = self.generate(model, {"pixel_values": inputs["pixel_values"]})[:, 1:]
+        for ids, labels in zip(generated.tolist(), inputs["labels"].tolist(), strict=True):
+            expected = [label for label in labels if label != -100]
+            assert ids[: len(expected)] == expected
