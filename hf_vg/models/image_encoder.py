@@ -17,8 +17,32 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.backbone_utils import load_backbone
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 
 from .vgg.modeling_vgg import VggBackbone
+
+
+class RenamedBackbone(WeightRenaming):
+    """Version 0.1 saved `backbone.*` where the model now has `image_encoder.backbone.*`. Only loading renames."""
+
+    __slots__ = ()
+
+    def __init__(self):
+        super().__init__(r"(?<!image_encoder\.)backbone\.", "image_encoder.backbone.")
+
+    def reverse_transform(self) -> WeightRenaming:
+        return WeightRenaming("image_encoder.backbone.", "image_encoder.backbone.")
+
+
+for model_type in (
+    "grounded_visual_bert",
+    "self_attn_grounded_encoder",
+    "show_attend_tell",
+    "spatial_transformer_captioner",
+    "vse_scnlm",
+):
+    register_checkpoint_conversion_mapping(model_type, [RenamedBackbone()], overwrite=True)
 
 
 class ImageEncoder(nn.Module):
