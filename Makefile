@@ -8,7 +8,9 @@ export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
 export DATA WEIGHTS OUTPUT SEEDS PROCESSES
-.PHONY: help setup demo app space results test test-all check format bench clean
+# What `make demo` hands on to the recipe, such as ARGS="--max_steps 20"
+ARGS ?=
+.PHONY: help setup demo app space results test test-all soak check format bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -18,14 +20,14 @@ setup: $(VENV)/.installed  ## Install the package and all its tools into .venv
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "hf_vg needs Python 3.11 or newer, and $(PYTHON) was not found. Install it, or name yours: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hf_vg needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) can not make virtual environments: install its venv module (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv module (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@echo "Setting up $(VENV); this downloads torch and takes a few minutes the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: setup  ## Train a captioner on scenes, score it, and draw where it looks (a few minutes)
-	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no recipes/train_captioner.py
+	$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no recipes/train_captioner.py $(ARGS)
 
 app: setup  ## Open the web demo on the checkpoints in outputs
 	$(BIN)/hf-vg app
@@ -48,6 +50,9 @@ test: setup  ## Run the tests
 
 test-all: setup  ## Run the tests, the slow ones included
 	$(BIN)/python -m pytest
+
+soak: setup  ## Kill a training and a feature extraction 20 times each, and compare the results bit by bit (10 minutes)
+	$(BIN)/python -m tests.soak
 
 check: setup  ## Check format, lint, and transformers' modelling conventions
 	$(BIN)/ruff format --check .
