@@ -269,7 +269,7 @@ def test_a_captioner_trains_on_features_as_on_images(dataset, backbone, image_pr
         initializer_range=0.2,
     )
     model = ShowAttendTellForConditionalGeneration(config).eval()
-    cache, _ = extract(dataset, model.model.encoder.backbone, image_processor, tmp_path / "cache")
+    cache, _ = extract(dataset, model.model.encoder.image_encoder.backbone, image_processor, tmp_path / "cache")
     collator = CaptionCollator(ShowAttendTellProcessor(image_processor, tokenizer))
     rows = cache.attach(dataset)
     Path(dataset["image_id"][0]).rename(tmp_path / "away.png")
@@ -293,7 +293,7 @@ def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_
     args = CaptionerArguments(model=fields, backbone=str(tmp_path / "backbone"), features=str(tmp_path / "cache"))
     model, processor = build_captioner(args, tokenizer)
     assert torch.equal(
-        model.model.encoder.backbone.stages[0].layers[0].convolution.weight,
+        model.model.encoder.image_encoder.backbone.stages[0].layers[0].convolution.weight,
         backbone.stages[0].layers[0].convolution.weight,
     )
     rows = captioner_rows(args, dataset, model, processor, by_length=True)

@@ -438,12 +438,14 @@ class TestShowAttendTellModel:
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6], use_batch_norm=True)
         config = tiny_config(backbone_config=backbone, freeze_backbone=True)
         model = ShowAttendTellForConditionalGeneration(config).train()
-        before = {name: tensor.clone() for name, tensor in model.model.encoder.backbone.state_dict().items()}
+        before = {
+            name: tensor.clone() for name, tensor in model.model.encoder.image_encoder.backbone.state_dict().items()
+        }
         model(**tiny_inputs()).loss.backward()
         assert model.model.decoder.embed_tokens.weight.grad is not None
-        for name, tensor in model.model.encoder.backbone.state_dict().items():
+        for name, tensor in model.model.encoder.image_encoder.backbone.state_dict().items():
             assert torch.equal(tensor, before[name]), name
-        assert all(parameter.grad is None for parameter in model.model.encoder.backbone.parameters())
+        assert all(parameter.grad is None for parameter in model.model.encoder.image_encoder.backbone.parameters())
 
     def test_without_backbone_pixels_are_refused(self):
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None))

@@ -65,4 +65,4 @@ def test_a_frozen_backbone_is_thawed_when_loaded_so(tmp_path):
     tiny_captioner().save_pretrained(tmp_path)
     model = ShowAttendTellForConditionalGeneration.from_pretrained(tmp_path, freeze_backbone=False).train()
     model(pixel_values=torch.randn(2, 3, 8, 8), labels=torch.tensor([[3, 0], [4, 0]])).loss.backward()
-    assert all(p.grad is not None and p.grad.any() for p in model.model.encoder.backbone.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in model.model.encoder.image_encoder.backbone.parameters())

@@ -19,12 +19,11 @@ import torch
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.backbone_utils import load_backbone
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
-from ..vgg.modeling_vgg import VggBackbone
+from ..image_encoder import ImageEncoder
 from .configuration_show_attend_tell import ShowAttendTellConfig
 
 
@@ -159,17 +158,7 @@ class ShowAttendTellEncoder(nn.Module):
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
         self.config = config
-        if config.backbone_config is None:
-            self.backbone = None
-        elif config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone is not None and self.backbone.channels[-1] != config.feature_size:
-            raise ValueError(
-                f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
-                f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
-            )
+        self.image_encoder = ImageEncoder(config)
         self.feature_dropout = nn.Dropout1d(config.feature_dropout)
         self.key_layers = nn.ModuleList(
             nn.Linear(config.feature_size if i == 0 else config.attention_size, config.attention_size)
@@ -177,35 +166,14 @@ class ShowAttendTellEncoder(nn.Module):
         )
         self.key_layers[0].orthogonal_blocks = 0  # Gaussian in the authors' code, even though it is square
 
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.backbone is not None and self.config.freeze_backbone:
-            self.backbone.eval()  # batch statistics and dropout of a frozen network stay as pretrained
-        return self
-
     def forward(
         self,
         pixel_values: torch.FloatTensor | None = None,
         image_features: torch.FloatTensor | None = None,
         **kwargs,
     ) -> "ShowAttendTellEncoderOutput":
-        if (pixel_values is None) == (image_features is None):
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
-        if image_features is None:
-            if self.backbone is None:
-                raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
-            # Convolutions are faster on channels-last images, and their map is then (B, L, D) without a copy.
-            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-                feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, D, H, W)
-            image_features = feature_map.flatten(2).transpose(1, 2).contiguous()
-        elif image_features.shape[-1] != self.config.feature_size or image_features.dim() not in (3, 4):
-            raise ValueError(
-                f"`image_features` must be (batch, locations, {self.config.feature_size}) or (batch, height, width, "
-                f"{self.config.feature_size}), got {tuple(image_features.shape)}."
-            )
-        else:
-            image_features = image_features.flatten(1, -2).to(self.key_layers[0].weight.dtype)  # (B, L, D)
+        image_features = self.image_encoder(pixel_values, image_features).flatten(1, -2)  # (B, L, D)
+        image_features = image_features.to(self.key_layers[0].weight.dtype).contiguous()
         if self.training and self.feature_dropout.p > 0:
             image_features = self.feature_dropout(image_features.transpose(1, 2)).transpose(1, 2)
 
@@ -535,8 +503,6 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         super().__init__(config)
         self.encoder = ShowAttendTellEncoder(config)
         self.decoder = ShowAttendTellDecoder(config)
-        if config.freeze_backbone and self.encoder.backbone is not None:
-            self.encoder.backbone.requires_grad_(False)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
