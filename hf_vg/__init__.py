@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 _PUBLIC_NAMES = {
     "data": ["caption_is_true", "load_captions", "load_scenes", "train_word_tokenizer"],
     "evaluation": ["caption_metrics", "evaluate_sentences", "retrieval_metrics"],
-    "interpretation": ["attention_flow", "attention_maps", "attention_of_generated", "plot_attention", "save_html"],
+    "interpretation": ["attention_maps", "attention_of_generated", "plot_attention", "save_html"],
     "models.grounded_visual_bert": [
         "GroundedVisualBertConfig",
         "GroundedVisualBertForQuestionAnswering",
@@ -70,7 +70,7 @@ _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name i
 if TYPE_CHECKING:
     from .data import caption_is_true, load_captions, load_scenes, train_word_tokenizer
     from .evaluation import caption_metrics, evaluate_sentences, retrieval_metrics
-    from .interpretation import attention_flow, attention_maps, attention_of_generated, plot_attention, save_html
+    from .interpretation import attention_maps, attention_of_generated, plot_attention, save_html
     from .models.grounded_visual_bert import (
         GroundedVisualBertConfig,
         GroundedVisualBertForQuestionAnswering,

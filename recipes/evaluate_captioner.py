@@ -32,8 +32,9 @@ from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import caption_is_true, seen_box
-from hf_vg.evaluation import caption_intervals, grounding_intervals, write_report
+from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import caption_examples
+from hf_vg.reports import write_report
 from hf_vg.training import (
     CaptionReportArguments,
     entities_of,

@@ -14,7 +14,6 @@
 
 from .bertviz import bertviz_arguments, location_names
 from .figures import plot_attention, plot_candidates
-from .flow import attention_flow
 from .html import explanation_html, save_html
 from .regions import ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
@@ -23,7 +22,6 @@ from .word_attention import attention_maps, attention_of_generated, caption_exam
 
 
 __all__ = [
-    "attention_flow",
     "attention_maps",
     "attention_of_generated",
     "attention_of_sentences",

@@ -46,7 +46,7 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
             )
 
     columns = 1 + max((len(example["words"]) for example in examples), default=0)
-    figure, axes = _grid(len(examples), columns, figsize=(1.3 * columns, 1.55 * max(len(examples), 1)))
+    figure, axes = axes_grid(len(examples), columns, figsize=(1.3 * columns, 1.55 * max(len(examples), 1)))
     for row, example in zip(axes, examples, strict=False):
         image = example["image"].convert("RGB")
         if "seen" in example:
@@ -59,7 +59,7 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
             heat = np.asarray(weights.resize(image.size, Image.Resampling.BICUBIC)).clip(0, 1)
             axis.imshow(image.convert("L"), cmap="gray", vmin=0, vmax=255)
             axis.imshow(heat, cmap="inferno", alpha=0.2 + 0.65 * heat, vmin=0, vmax=1)
-            axis.set_title(word, fontsize=10)
+            axis.set_title(drawable(word), fontsize=10, parse_math=False)
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
@@ -80,12 +80,12 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
         `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
     """
     height = 0.5 + 0.5 * max((len(example["candidates"]) for example in examples), default=1)
-    figure, axes = _grid(
+    figure, axes = axes_grid(
         len(examples), 2, figsize=(11, height * max(len(examples), 1)), gridspec_kw={"width_ratios": [1, 4]}
     )
     for (picture, text), example in zip(axes, examples, strict=False):
         picture.imshow(example["image"].convert("RGB"))
-        text.set_title(example.get("title", ""), fontsize=10, loc="left", style="italic")
+        text.set_title(drawable(example.get("title", "")), fontsize=10, loc="left", style="italic", parse_math=False)
         rows = len(example["candidates"])
         for row, candidate in enumerate(example["candidates"]):
             # Letters of one width, so that a tag stands below its word.
@@ -94,15 +94,20 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
                 line = " ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
                 line = (f"{candidate['score']:6.3f}  " if color == "black" else " " * 8) + line
                 text.text(
-                    0, 1 - (row + down) / rows, line, color=color, family="monospace", fontsize=8, va="center",
-                    transform=text.transAxes,
+                    0, 1 - (row + down) / rows, drawable(line), color=color, family="monospace", fontsize=8,
+                    va="center", transform=text.transAxes, parse_math=False,
                 )  # fmt: skip
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
 
 
-def _grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs):
+def drawable(text: str) -> str:
+    """Text that a figure can show as it is: on one line, without lone surrogates, which no font has."""
+    return str(text).replace("\n", " ").encode(errors="replace").decode()
+
+
+def axes_grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs):
     """A figure of axes that are not drawn themselves."""
     try:
         from matplotlib.figure import Figure

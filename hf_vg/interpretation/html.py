@@ -65,7 +65,8 @@ def explanation_html(
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-    return template.substitute(title=html.escape(title), before=before, after=after, data=data)
+    page = template.substitute(title=html.escape(title), before=before, after=after, data=data)
+    return page.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
 
 
 def save_html(

@@ -22,6 +22,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
+from .figures import axes_grid, drawable
 
 
 def word_to_region_attention(
@@ -112,11 +113,6 @@ def plot_regions(
     Returns:
         `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Rectangle
-    except ImportError as error:
-        raise ImportError("Figures need matplotlib: `pip install hf-vg[demo]`.") from error
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
     lines = []
     for number, example in enumerate(examples):
@@ -128,10 +124,9 @@ def plot_regions(
             )
         lines += [(example, range(start, min(start + columns, words))) for start in range(0, words, columns)]
 
-    figure = Figure(figsize=(1.5 * (columns + 1), 1.75 * max(len(lines), 1)), layout="constrained")
-    axes = figure.subplots(max(len(lines), 1), columns + 1, squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
+    figure, axes = axes_grid(len(lines), columns + 1, figsize=(1.5 * (columns + 1), 1.75 * max(len(lines), 1)))
+    from matplotlib.patches import Rectangle
+
     for row, (example, words) in zip(axes, lines, strict=False):
         pixels = np.asarray(example["image"].convert("RGB"))
         size = (pixels.shape[1], pixels.shape[0])
@@ -150,7 +145,7 @@ def plot_regions(
                 left, top, width, height = _rectangle(example["boxes"][box], size)
                 outline = (left - 0.5, top - 0.5)  # pixel 0 is drawn from -0.5 to 0.5
                 axis.add_patch(Rectangle(outline, width, height, fill=False, edgecolor=color, lw=1.5))
-            axis.set_title(example["words"][word], fontsize=10, color=color)
+            axis.set_title(drawable(example["words"][word]), fontsize=10, color=color, parse_math=False)
     if any(any(example.get("right", ())) for example in examples):
         figure.supxlabel(
             "Lit: where the word looks. Outlined: what it names, green if it looks there most, red if not.", fontsize=9

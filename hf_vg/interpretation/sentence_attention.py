@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from .figures import drawable
+
 
 @torch.no_grad()
 def attention_of_sentences(
@@ -102,7 +104,8 @@ def plot_sentence_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, 
         lower.imshow(mean, cmap="Blues", aspect="auto", vmin=0, vmax=max(mean.max(), 1e-12))
         upper.set(xticks=[], yticks=[], ylabel="rows")
         lower.set(yticks=[0], yticklabels=["mean"])
-        lower.set_xticks(range(len(example["words"])), example["words"], rotation=40, ha="right", fontsize=9)
+        words = [drawable(word) for word in example["words"]]
+        lower.set_xticks(range(len(words)), words, rotation=40, ha="right", fontsize=9, parse_math=False)
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure

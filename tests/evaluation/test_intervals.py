@@ -11,16 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The report of a captioner, and its confidence intervals."""
-
-import json
-import runpy
-import sys
+"""Confidence intervals of scores, and nouns with boxes."""
 
 import numpy as np
 import pytest
 
-from hf_vg.data import load_scenes
 from hf_vg.evaluation import (
     bootstrap,
     caption_intervals,
@@ -28,11 +23,8 @@ from hf_vg.evaluation import (
     grounding_intervals,
     grounding_metrics,
     words_with_boxes,
-    write_report,
 )
 from hf_vg.evaluation.grounding import boxes_in_view
-from tests.checkpoints import save_captioner
-from tests.common import ROOT, random_images
 
 
 RNG = np.random.default_rng(0)
@@ -122,91 +114,3 @@ def test_pointing_in_the_part_that_is_seen():
     assert metrics["pointing"]["value"] == 0.5 and metrics["words"]["value"] == 4
     assert list(metrics)[:3] == ["pointing", "pointing_center", "pointing_random"]
     assert grounding_intervals([row], [{**caption, "words": ["x", "y", "z"]}], parts[:1], sizes[:1]) == {}
-
-
-def test_files_of_a_report(tmp_path):
-    example = {
-        "image": random_images(1, size=32)[0],
-        "words": ["a", "dog"],
-        "attention": RNG.random((2, 4, 4)),
-        "generated_text": "a dog",
-        "references": ["<b>a</b> *dog*", "two_dogs"],
-        "score": 1.25,
-        "id": "1.jpg",
-    }
-    metrics = {"bleu4": {"value": 0.2512, "low": 0.2, "high": 0.3}, "vocabulary": {"value": 1234.0}}
-    files = write_report(
-        tmp_path / "new", "Captions of <m>", {"model": "<m>"}, metrics, {"Best": [example], "Worst": []}
-    )
-    assert {file.name for file in (tmp_path / "new").iterdir()} == {
-        "report.json", "report.md", "report.html", "best.png",
-    }  # fmt: skip
-    record = json.loads(files["json"].read_text())
-    assert record["metrics"] == metrics and record["examples"]["Best"][0]["score"] == 1.25
-    text = files["md"].read_text()
-    assert "| BLEU-4 | 25.1 | 20.0 to 30.0 |" in text and "| words used | 1,234 |  |" in text
-    assert r"\<b\>a\</b\> \*dog\*" in text and "![Where the model looked](best.png)" in text
-    page = files["html"].read_text()
-    assert "<td class=number>25.1</td>" in page and "<m>" not in page and "<b>a" not in page
-
-
-@pytest.fixture(scope="module")
-def flickr(tmp_path_factory):
-    """Three images of scenes as Flickr8k keeps them, with the boxes of Flickr30k Entities."""
-    folder = tmp_path_factory.mktemp("flickr")
-    entities = folder / "entities"
-    for name in ("Images", "entities/Annotations", "entities/Sentences"):
-        (folder / name).mkdir(parents=True)
-    scenes = load_scenes(3, 1, 1, 32)["train"]
-    names = [f"{number}_photo.jpg" for number in range(3)]
-    for name, scene in zip(names, scenes, strict=True):
-        scene["image"].save(folder / "Images" / name)
-        number = name.split("_")[0]
-        (entities / "Annotations" / f"{number}.xml").write_text(
-            f"<annotation><filename>{name}</filename><object><name>7</name><bndbox><xmin>4</xmin><ymin>4</ymin>"
-            "<xmax>20</xmax><ymax>20</ymax></bndbox></object></annotation>"
-        )
-        sentence = " and ".join(f"[/EN#7/other a {word}]" for word in "red circle above two blue squares".split())
-        (entities / "Sentences" / f"{number}.txt").write_text(sentence)
-    (entities / "val.txt").write_text("0\n1\n2\n")
-    (folder / "Flickr8k.token.txt").write_text(
-        "".join(f"{name}#{i}\ta red circle above squares\n" for name in names for i in range(5))
-    )
-    (folder / "Flickr_8k.trainImages.txt").write_text(names[0])
-    (folder / "Flickr_8k.devImages.txt").write_text("\n".join(names[1:]))
-    return folder
-
-
-def run_recipe(monkeypatch, folder, *flags):
-    """In this process: a new one would first import torch and transformers again."""
-    recipe = str(ROOT / "recipes" / "evaluate_captioner.py")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", [recipe, *map(str, flags)])
-    runpy.run_path(recipe, run_name="__main__")
-
-
-@pytest.mark.parametrize("data", ["scenes", "flickr8k"])
-def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
-    flags = ["--num_eval_images", 6, "--image_size", 32]
-    if data == "flickr8k":
-        flags = ["--dataset", data, "--data_dir", flickr, "--split", "dev", "--entities_dir", flickr / "entities"]
-    flags += ["--checkpoint", save_captioner(tmp_path / "captioner"), "--num_examples", 1, "--num_samples", 20]
-    if data == "scenes":
-        flags += ["--length_penalty", 0]
-    run_recipe(monkeypatch, tmp_path, *flags)
-    record = json.loads((tmp_path / "captioner" / "report" / "report.json").read_text())
-    assert record["images"] == (6 if data == "scenes" else 2)
-    assert record["length_penalty"] == (0 if data == "scenes" else 1)
-    assert {"bleu4", "cider_d", "vocabulary"} < record["metrics"].keys()
-    assert len(record["examples"]["Best"]) == len(record["examples"]["Worst"]) == 1
-    assert "| BLEU-4 |" in capsys.readouterr().out
-    if data == "flickr8k":
-        assert record["metrics"]["words"]["value"] > 0
-        assert record["examples"]["Best"][0]["id"] in ("1_photo.jpg", "2_photo.jpg")
-        # Of 4 x 4 cells, 3 x 3 have their centre in the box.
-        assert record["metrics"]["pointing_random"]["value"] == pytest.approx(9 / 16)
-
-
-def test_recipe_without_a_checkpoint_says_what_makes_one(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="run recipes/train_captioner.py first"):
-        run_recipe(monkeypatch, tmp_path)

@@ -175,13 +175,13 @@ def test_page_of_every_kind(browser, tmp_path, models):
 
 @pytest.fixture(scope="module")
 def demo(models):
-    from hf_vg.app import Demo
+    from hf_vg.app.demo import Demo
 
     return Demo([*models.values(), "/no/such/model"])
 
 
 def test_checkpoints_are_offered_where_they_serve(demo, models):
-    from hf_vg.app import CAPTIONERS, REGION_MODELS, SPACES
+    from hf_vg.app.demo import CAPTIONERS, REGION_MODELS, SPACES
 
     offered = [[Path(name).name for name in demo.of(types)] for types in (CAPTIONERS, SPACES, REGION_MODELS)]
     assert offered == [["captioner", "spatial"], ["space"], ["regions"]]
@@ -206,7 +206,7 @@ def test_grounding(demo, models):
 
 
 def test_mistakes_are_told(demo, models):
-    from hf_vg.app import caption
+    from hf_vg.app.demo import caption
 
     image = demo.images[0]
     for call, message in (
@@ -225,7 +225,7 @@ def test_mistakes_are_told(demo, models):
 
 
 def test_images_of_a_folder(tmp_path, models):
-    from hf_vg.app import Demo
+    from hf_vg.app.demo import Demo
 
     scene = load_scenes(1, 1, 1, 32)["test"][0]["image"]
     scene.save(tmp_path / "one.png")

@@ -71,7 +71,7 @@ class ImageInputs:
         """Opens images one by one, and says which can not be opened."""
         from tqdm.auto import tqdm
 
-        from .images import open_image
+        from ..data.images import open_image
 
         for path in tqdm(self.paths(patterns), desc=description, unit="image", disable=self.quiet, file=sys.stderr):
             try:

@@ -25,17 +25,17 @@ import torch
 from PIL import Image
 from transformers import AutoConfig, pipeline
 
-from .data.images import open_image
-from .data.inputs import ImageInputs
-from .data.scenes import load_scenes
-from .interpretation import (
+from ..cli.inputs import ImageInputs
+from ..data.images import open_image
+from ..data.scenes import load_scenes
+from ..interpretation import (
     caption_examples,
     explanation_html,
     ground_phrase,
     load_region_model,
     regions_of_words,
 )
-from .models.vse_scnlm import VseScnlmSpace
+from ..models.vse_scnlm import VseScnlmSpace
 
 
 CAPTIONERS = ("show_attend_tell", "spatial_transformer_captioner")

@@ -59,7 +59,7 @@ def test_help_is_quick_and_has_examples():
     """It imports neither torch nor transformers, and every command has an example that its parser accepts."""
     code = """
         import sys
-        from hf_vg.cli import EXAMPLES, parser
+        from hf_vg.cli.program import EXAMPLES, parser
         commands = parser()._subparsers._group_actions[0].choices
         for name, command in commands.items():
             print(name, command.epilog.replace("\\\\\\n", " "))
@@ -207,7 +207,8 @@ def test_app_says_what_it_needs(capsys, tmp_path, monkeypatch):
     pytest.importorskip("gradio", reason="the web demo needs Gradio: `pip install hf-vg[demo]`")
     code, _, err = run(capsys, "app", "--images", tmp_path)
     assert code == 2 and "There are no images in" in err
-    monkeypatch.delitem(sys.modules, "hf_vg.app", raising=False)
+    for name in ("hf_vg.app", "hf_vg.app.demo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, _, err = run(capsys, "app")
     assert code == 2 and "pip install hf-vg[demo]" in err

@@ -11,9 +11,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Attention flow, bertviz and regions of words."""
+"""What bertviz draws, and regions of words."""
 
-import networkx
 import numpy as np
 import pytest
 import torch
@@ -25,7 +24,6 @@ from hf_vg import (
     SpatialTransformerCaptionerForConditionalGeneration,
 )
 from hf_vg.interpretation import (
-    attention_flow,
     bertviz_arguments,
     ground_phrase,
     load_region_model,
@@ -58,48 +56,6 @@ def bert_outputs():
     )
     with torch.no_grad():
         return BertModel(config).eval()(torch.tensor([[2, 5, 7, 9, 3]]), output_attentions=True)
-
-
-class TestFlow:
-    @pytest.mark.parametrize("layers", [1, 3, 5])
-    def test_is_the_maximum_flow(self, layers):
-        attentions = random_attentions(layers, heads=2, length=5)
-        flow = attention_flow(attentions, heads=[1])
-        for example in range(2):
-            graph = networkx.DiGraph()
-            for layer, attention in enumerate(attentions):
-                weights = 0.5 * attention[example, 1].double() + 0.5 * torch.eye(5)
-                for row in range(5):
-                    for column in range(5):
-                        graph.add_edge((layer + 1, row), (layer, column), capacity=weights[row, column].item())
-            for row in range(5):
-                for column in range(5):
-                    expected = networkx.maximum_flow_value(graph, (layers, row), (0, column))
-                    assert flow[example, row, column].item() == pytest.approx(expected, abs=1e-6)
-
-    def test_of_one_and_two_layers_in_closed_form(self):
-        attentions = random_attentions(2, heads=1, length=6)
-        mixing = [0.5 * (a[:, 0].double() + torch.eye(6)) for a in attentions]
-        torch.testing.assert_close(attention_flow(attentions[:1]), mixing[0], rtol=0, atol=1e-6)
-        by_hand = torch.minimum(mixing[1].unsqueeze(-1), mixing[0].unsqueeze(1)).sum(dim=2)
-        torch.testing.assert_close(attention_flow(attentions), by_hand, rtol=0, atol=1e-6)
-
-    def test_of_a_transformers_model(self, bert_outputs):
-        whole = attention_flow(bert_outputs.attentions)
-        assert whole.shape == (1, 5, 5) and (whole >= 0).all() and (whole <= 1 + 1e-6).all()
-        part = attention_flow(bert_outputs.attentions, outputs=[0, -1], inputs=[2])
-        torch.testing.assert_close(part, whole[:, [0, 4]][:, :, [2]])
-
-    def test_masked_inputs_get_nothing(self):
-        attentions = random_attentions(3, heads=1, length=5)
-        causal = [a.tril() / a.tril().sum(-1, keepdim=True) for a in attentions]
-        assert attention_flow(causal).triu(1).abs().max() == 0
-
-    def test_what_is_no_self_attention_is_named(self):
-        with pytest.raises(ValueError, match='attn_implementation="eager"'):
-            attention_flow([])
-        with pytest.raises(ValueError, match=r"self-attention.*\(2, 1, 4, 6\)"):
-            attention_flow([torch.rand(2, 1, 4, 6)])
 
 
 class TestBertviz:

@@ -11,14 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""One report of a captioner: scores with confidence intervals, and its best and worst captions with maps."""
+"""Scores of captions and of where their nouns look, with confidence intervals."""
 
-import html
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,33 +34,6 @@ from .tokenization import ptb_tokenize
 
 # Resampled sums that are in memory at a time.
 _SAMPLES_AT_A_TIME = 100
-
-MEANINGS = {
-    **{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_no_bp": f"BLEU-{n} without brevity penalty" for n in range(1, 5)},
-    **{f"bleu{n}_punctuation": f"the same, full stops counted: BLEU-{n}" for n in range(1, 5)},
-    "rouge_l": "ROUGE-L",
-    "cider_d": "CIDEr-D",
-    "cider": "CIDEr",
-    "meteor": "METEOR 1.5",
-    "meteor_python": "METEOR without paraphrases",
-    "true": "captions that are true of their scene",
-    "distinct1": "distinct words, of all",
-    "distinct2": "distinct pairs of words, of all",
-    "distinct3": "distinct triples of words, of all",
-    "distinct4": "distinct quadruples of words, of all",
-    "vocabulary": "words used",
-    "vocabulary_use": "words used, of those that people used",
-    "length": "words a caption",
-    "reference_length": "words a caption, by people",
-    "pointing": "peak of a noun's map is in its box",
-    "pointing_center": "the same, pointing at the centre of the image",
-    "pointing_random": "the same, pointing at random",
-    "mass": "attention in the box of the noun",
-    "average_precision": "average precision of the noun's map",
-    "words": "nouns with boxes that were judged",
-}
-_PERCENT = re.compile(r"bleu|rouge|meteor|true|pointing|mass|average_precision|distinct|vocabulary_use")
 
 
 def bootstrap(
@@ -243,92 +211,3 @@ def grounding_intervals(
     # The baselines stand beside what they are baselines of.
     order = sorted(results, key=lambda name: not name.startswith("pointing"))
     return {**{name: results[name] for name in order}, "words": {"value": len(words)}}
-
-
-def write_report(
-    output_dir: str | PathLike,
-    title: str,
-    facts: Mapping[str, Any],
-    metrics: Mapping[str, Mapping[str, float]],
-    examples: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, Path]:
-    r"""
-    Writes `report.json`, `report.md` with figures, and `report.html`, which shows maps at a touch.
-
-    Args:
-        output_dir (`str` or `PathLike`):
-            The folder.
-        title (`str`), facts (`Mapping`):
-            What the report is of.
-        metrics (`Mapping`):
-            Of [`caption_intervals`] and [`grounding_intervals`].
-        examples (`Mapping`):
-            For each heading, captions with their maps as [`caption_examples`] gives them, each with its `references`,
-            `score` and `id`.
-
-    Returns:
-        `dict[str, Path]`: The files by their kind.
-    """
-    from ..interpretation.figures import plot_attention
-    from ..interpretation.html import explanation_html, write_whole
-
-    output_dir = Path(output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    table = [(MEANINGS.get(name, name), *_shown(name, metric)) for name, metric in metrics.items()]
-    record = {
-        "title": title,
-        **facts,
-        "metrics": metrics,
-        "examples": {
-            heading: [{key: row[key] for key in ("id", "generated_text", "references", "score")} for row in rows]
-            for heading, rows in examples.items()
-        },
-    }
-    lines = [f"# {title}", ""]
-    lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in facts.items()]
-    lines += ["", "| metric | value | 95% interval |", "| --- | ---: | --- |"]
-    lines += [f"| {meaning} | {value} | {interval} |" for meaning, value, interval in table]
-    shown = []
-    for heading, rows in examples.items():
-        if not rows:
-            continue
-        figure = f"{heading.lower().replace(' ', '_')}.png"
-        plot_attention(rows, output_dir / figure)
-        lines += ["", f"## {heading}", "", f"![Where the model looked]({figure})", ""]
-        for row in rows:
-            lines.append(
-                f"- **{_markdown(row['generated_text'])}** (CIDEr-D {row['score']:.2f}, {_markdown(row['id'])})"
-            )
-            lines += [f"  - {_markdown(text)}" for text in row["references"]]
-            references = "\n".join(f"· {text}" for text in row["references"])
-            shown.append({**row, "name": f"{heading}: {row['id']}, CIDEr-D {row['score']:.2f}\n{references}"})
-    cells = "".join(
-        f"<tr><td>{html.escape(meaning)}</td><td class=number>{value}</td><td class=number>{interval}</td></tr>"
-        for meaning, value, interval in table
-    )
-    facts_html = "; ".join(
-        f"{html.escape(name.replace('_', ' '))}: {html.escape(str(v))}" for name, v in facts.items()
-    )
-    before = (
-        f"<p>{facts_html}</p><table><tr><th>metric</th><th class=number>value</th>"
-        f"<th class=number>95% interval</th></tr>{cells}</table><h2>Captions</h2>"
-    )
-    files = {kind: output_dir / f"report.{kind}" for kind in ("json", "md", "html")}
-    write_whole(files["json"], json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    write_whole(files["md"], "\n".join(lines) + "\n")
-    write_whole(files["html"], explanation_html(shown, title, before=before))
-    return files
-
-
-def _shown(name: str, metric: Mapping[str, float]) -> tuple[str, str]:
-    scale, digits = (100, 1) if _PERCENT.match(name) else (1, 3)
-    if name in ("vocabulary", "words"):
-        digits = 0
-    value = f"{scale * metric['value']:,.{digits}f}"
-    if "low" not in metric:
-        return value, ""
-    return value, f"{scale * metric['low']:.{digits}f} to {scale * metric['high']:.{digits}f}"
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

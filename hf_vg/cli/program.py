@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .data.inputs import ImageInputs
+from .inputs import ImageInputs
 
 
 # Nothing here imports torch or transformers before a command is run: `hf-vg --help` answers at once.
@@ -73,7 +73,7 @@ def caption(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def explain(args: argparse.Namespace, inputs: ImageInputs) -> None:
-    from .interpretation import (
+    from ..interpretation import (
         attention_of_sentences,
         caption_examples,
         regions_of_words,
@@ -119,8 +119,8 @@ def explain(args: argparse.Namespace, inputs: ImageInputs) -> None:
 def search(args: argparse.Namespace, inputs: ImageInputs) -> None:
     import torch
 
-    from .data.images import open_image
-    from .models.vse_scnlm import VseScnlmSpace
+    from ..data.images import open_image
+    from ..models.vse_scnlm import VseScnlmSpace
 
     if (args.query is None) == (args.image is None):
         raise UsageError("Give one of --query and --image to begin with.")
@@ -147,7 +147,7 @@ def search(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def ground(args: argparse.Namespace, inputs: ImageInputs) -> None:
-    from .interpretation import ground_phrase
+    from ..interpretation import ground_phrase
 
     model, processor = region_model(args.model)
     if args.phrase is not None and args.phrase not in args.text:
@@ -167,7 +167,7 @@ def ground(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def evaluate(args: argparse.Namespace, inputs: ImageInputs) -> None:
-    from .evaluation.captions import METRICS, caption_metrics
+    from ..evaluation.captions import METRICS, caption_metrics
 
     unknown = sorted(set(args.metrics) - set(METRICS))
     if unknown:
@@ -193,7 +193,7 @@ def evaluate(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 def app(args: argparse.Namespace, inputs: ImageInputs) -> None:
     try:
-        from .app import launch
+        from ..app import launch
     except ImportError as error:
         raise UsageError(f"The web demo needs Gradio: `pip install hf-vg[demo]`. ({error})") from error
     try:
@@ -228,7 +228,7 @@ def load_captioner(args: argparse.Namespace):
 
 
 def region_model(name: str):
-    from .interpretation import load_region_model
+    from ..interpretation import load_region_model
 
     model_type(name)
     try:
@@ -294,7 +294,7 @@ def read_references(path: str) -> dict[str, list[str]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    from . import __version__
+    from .. import __version__
 
     main_parser = argparse.ArgumentParser(
         "hf-vg", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -441,7 +441,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     if inputs.failures:
         print(f"hf-vg: {inputs.failures} failed.", file=sys.stderr)
     return 1 if inputs.failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

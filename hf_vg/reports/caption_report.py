@@ -1,0 +1,114 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One report of a captioner: its scores with confidence intervals, and its best and worst captions with maps."""
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..interpretation.figures import plot_attention
+from ..interpretation.html import explanation_html, write_whole
+from .metrics import metric_name, metric_text
+
+
+def write_report(
+    output_dir: str | PathLike,
+    title: str,
+    facts: Mapping[str, Any],
+    metrics: Mapping[str, Mapping[str, float]],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
+    ranked_by: str = "cider_d",
+) -> dict[str, Path]:
+    r"""
+    Writes `report.json`, `report.md` with figures, and `report.html`, which shows maps at a touch.
+
+    Args:
+        output_dir (`str` or `PathLike`):
+            The folder.
+        title (`str`), facts (`Mapping`):
+            What the report is of.
+        metrics (`Mapping`):
+            Of [`caption_intervals`] and [`grounding_intervals`].
+        examples (`Mapping`):
+            For each heading, captions with their maps as [`caption_examples`] gives them, each with its `references`,
+            `score` and `id`.
+        ranked_by (`str`, *optional*, defaults to `"cider_d"`):
+            The metric that `score` is of.
+
+    Returns:
+        `dict[str, Path]`: The files by their kind.
+    """
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    table = [(metric_name(name), *_shown(name, metric)) for name, metric in metrics.items()]
+    facts_shown = {name.replace("_", " "): str(value) for name, value in facts.items()}
+    record = {
+        "title": title,
+        **facts,
+        "metrics": metrics,
+        "examples": {
+            heading: [{key: row[key] for key in ("id", "generated_text", "references", "score")} for row in rows]
+            for heading, rows in examples.items()
+        },
+    }
+    lines = [f"# {escape_markdown(title)}", ""]
+    lines += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in facts_shown.items()]
+    lines += ["", "| metric | value | 95% interval |", "| --- | ---: | --- |"]
+    lines += [f"| {escape_markdown(name)} | {value} | {interval} |" for name, value, interval in table]
+    shown = []
+    for heading, rows in examples.items():
+        if not rows:
+            continue
+        figure = re.sub(r"\W+", "_", heading.lower()) + ".png"
+        plot_attention(rows, output_dir / figure)
+        lines += ["", f"## {escape_markdown(heading)}", "", f"![Where the model looked]({figure})", ""]
+        for row in rows:
+            score = f"{metric_name(ranked_by)} {metric_text(ranked_by, row['score'])}"
+            caption, name = escape_markdown(row["generated_text"]), escape_markdown(row["id"])
+            lines.append(f"- **{caption}** ({escape_markdown(score)}, {name})")
+            lines += [f"  - {escape_markdown(text)}" for text in row["references"]]
+            references = "\n".join(f"· {text}" for text in row["references"])
+            shown.append({**row, "name": f"{heading}: {row['id']}, {score}\n{references}"})
+    cells = "".join(
+        f"<tr><td>{html.escape(name)}</td><td class=number>{value}</td><td class=number>{interval}</td></tr>"
+        for name, value, interval in table
+    )
+    facts_html = "; ".join(f"{html.escape(name)}: {html.escape(value)}" for name, value in facts_shown.items())
+    before = (
+        f"<p>{facts_html}</p><table><tr><th>metric</th><th class=number>value</th>"
+        f"<th class=number>95% interval</th></tr>{cells}</table><h2>Captions</h2>"
+    )
+    files = {kind: output_dir / f"report.{kind}" for kind in ("json", "md", "html")}
+    write_whole(files["json"], json.dumps(record, indent=2, ensure_ascii=True) + "\n")
+    write_whole(files["md"], "\n".join(lines) + "\n")
+    write_whole(files["html"], explanation_html(shown, title, before=before))
+    return files
+
+
+def escape_markdown(text: str) -> str:
+    """Makes one line of plain text of what others wrote: no mark-up, links, formulas or mentions."""
+    text = " ".join(str(text).split())
+    text = re.sub(r"([\\`*_{}\[\]<>|#&~$@]|(?<=www)\.|:(?=//)|^[-+=]|(?<=^\d)[.)])", r"\\\1", text)
+    return text.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
+
+
+def _shown(name: str, metric: Mapping[str, float]) -> tuple[str, str]:
+    value = metric_text(name, metric["value"])
+    if "low" not in metric:
+        return value, ""
+    return value, f"{metric_text(name, metric['low'])} to {metric_text(name, metric['high'])}"

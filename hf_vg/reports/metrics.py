@@ -1,0 +1,130 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The names, scales and formats of all metrics: for the terminal, cards, reports and `hf-vg evaluate`."""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    r"""
+    How a metric is written.
+
+    Args:
+        name (`str`):
+            What a person reads.
+        kind (`str`, *optional*):
+            The metric's type in the Hub's index of results. `None` for numbers that are not results, such as
+            baselines and counts: they are shown, but not indexed.
+        form (`str`, *optional*, defaults to a share in percent):
+            The format of the value.
+        scale (`float`, *optional*, defaults to 1.0):
+            What the value is multiplied by first. BLEU is computed from 0 to 1 and written from 0 to 100.
+    """
+
+    name: str
+    kind: str | None = None
+    form: str = "{:.1%}"
+    scale: float = 1.0
+
+    def text(self, value: float) -> str:
+        return self.form.format(self.scale * value)
+
+
+_NUMBER, _COUNT = "{:.1f}", "{:,.0f}"
+_PERCENT = "{:.1f}%"  # of values that are from 0 to 100 already
+_DIRECTIONS = (("image_to_text", "caption of an image"), ("text_to_image", "image of a caption"))
+
+METRICS = {
+    **{f"bleu{n}": Metric(f"BLEU-{n}", "bleu", _NUMBER, 100) for n in (1, 2, 3, 4)},
+    **{f"bleu{n}_no_bp": Metric(f"BLEU-{n}, no brevity penalty", "bleu", _NUMBER, 100) for n in (1, 2, 3, 4)},
+    **{
+        f"bleu{n}_punctuation": Metric(f"BLEU-{n}, no brevity penalty, full stops counted", "bleu", _NUMBER, 100)
+        for n in (1, 2, 3, 4)
+    },
+    "rouge_l": Metric("ROUGE-L", "rouge", _NUMBER, 100),
+    "meteor": Metric("METEOR 1.5", "meteor", _NUMBER, 100),
+    "meteor_python": Metric("METEOR without paraphrases", "meteor", _NUMBER, 100),
+    "cider": Metric("CIDEr", "cider", "{:.3f}"),
+    "cider_d": Metric("CIDEr-D", "cider", "{:.3f}"),
+    "true": Metric("captions that are true of their scene", "accuracy"),
+    "true_seen": Metric("true captions, combinations seen in training", "accuracy"),
+    "true_unseen": Metric("true captions, combinations never seen", "accuracy"),
+    **{
+        f"distinct{n}": Metric(f"distinct {words} in all captions")
+        for n, words in enumerate(("words", "pairs of words", "triples of words", "quadruples of words"), 1)
+    },
+    "vocabulary": Metric("different words used", None, _COUNT),
+    "vocabulary_use": Metric("different words used, of those that people used"),
+    "length": Metric("words per caption", None, _NUMBER),
+    "reference_length": Metric("words per caption, by people", None, _NUMBER),
+    "pointing": Metric("peak of a noun's map in the box of its object", "accuracy"),
+    "pointing_center": Metric("the same, always pointing at the centre"),
+    "pointing_random": Metric("the same, pointing at random"),
+    "mass": Metric("share of a noun's attention in the box of its object", "accuracy"),
+    "average_precision": Metric("average precision of nouns' maps", "mean_average_precision"),
+    "words": Metric("nouns with boxes that were judged", None, _COUNT),
+    "identification": Metric("caption-image matching accuracy", "accuracy"),
+    "paraphrase": Metric("types of paraphrases", "accuracy"),
+    "word_attention": Metric("words that look at the right box, by the last layer's attention", "accuracy"),
+    "word_rollout": Metric("words that look at the right box, by rollout", "accuracy"),
+    "phrase_attention": Metric("phrases found among the boxes, by the last layer's attention", "accuracy"),
+    "phrase_rollout": Metric("phrases found among the boxes, by rollout", "accuracy"),
+    "phrase_classifier": Metric("phrases found among the boxes, by the classifier", "accuracy"),
+    "vqa_accuracy": Metric("VQA accuracy", "accuracy"),
+    "referring_accuracy": Metric("expressions whose box has an IoU of 0.5 or more with the right one", "accuracy"),
+    **{
+        f"{direction}_r{k}": Metric(f"{name}, recall at {k}", "recall", _PERCENT)
+        for direction, name in _DIRECTIONS
+        for k in (1, 5, 10)
+    },
+    **{
+        f"{direction}_{kind}_rank": Metric(f"{name}, {kind} rank", f"{kind}_rank", _NUMBER)
+        for direction, name in _DIRECTIONS
+        for kind in ("median", "mean")
+    },
+    "rsum": Metric("sum of the six recalls", "rsum", _NUMBER),
+    "arithmetic_r1": Metric("image minus one colour plus another finds that colour first", "recall", _PERCENT),
+    "arithmetic_queries": Metric("sums that were tried", None, _COUNT),
+    "grounding_pointing": Metric("captions whose most-attended word names something with a box", "accuracy"),
+    "grounding_random": Metric("the same, by chance"),
+    "grounding_mass": Metric("share of a caption's attention on words that name something with a box", "accuracy"),
+    "grounding_average_precision": Metric("average precision of attention to such words", "mean_average_precision"),
+    "grounding_sentences": Metric("captions that were judged", None, _COUNT),
+}
+
+# The SC-NLM is scored twice: describing images, and sentences from their vectors.
+METRICS |= {
+    f"{source}_{key}": metric._replace(name=f"from the vector of the {source}: {metric.name}")
+    for source in ("image", "caption")
+    for key, metric in list(METRICS.items())
+    if key.startswith(("bleu", "rouge", "cider", "meteor", "true"))
+}
+
+
+def metric_name(key: str) -> str:
+    """The name of a metric, for people. The prefix that Trainer gives it is left out."""
+    key = _plain(key)
+    return METRICS[key].name if key in METRICS else key.replace("_", " ")
+
+
+def metric_text(key: str, value: float) -> str:
+    """The value of a metric on the scale that its name implies: `metric_text("bleu4", 0.2512)` is `"25.1"`."""
+    if value != value:
+        return "not measured"
+    key = _plain(key)
+    return METRICS[key].text(value) if key in METRICS else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _plain(key: str) -> str:
+    return key.removeprefix("test_").removeprefix("eval_")
