@@ -22,10 +22,11 @@ from transformers import AutoConfig, AutoModel, set_seed
 
 import hf_vg  # noqa: F401
 
+from .contract import ContractTesterMixin
 from .processes import run_without_hf_vg
 
 
-class ModelTesterMixin:
+class ModelTesterMixin(ContractTesterMixin):
     r"""
     For every model class. A subclass gives:
 
