@@ -1,0 +1,228 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Loads checkpoints, and says in one sentence what is wrong with one that cannot be loaded."""
+
+import difflib
+import json
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    StrictDataclassError,
+)
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+HUB_TIMEOUT = 10  # seconds
+# What the models of this package are for, by the class that was saved.
+TASKS = {
+    "ShowAttendTellForConditionalGeneration": ("captions",),
+    "SpatialTransformerCaptionerForConditionalGeneration": ("captions",),
+    "VseScnlmForConditionalGeneration": ("captions", "search"),
+    "VseScnlmModel": ("search",),
+    "SelfAttnGroundedEncoderForPreTraining": ("sentences",),
+    "SelfAttnGroundedEncoderModel": ("sentences",),
+    "GroundedVisualBertModel": ("regions",),
+    "GroundedVisualBertForVGP": ("regions",),
+    "GroundedVisualBertForQuestionAnswering": ("regions",),
+    "GroundedVisualBertForReferringExpression": ("regions",),
+}
+# For each task: what a model must do, and what to use with a model that does it.
+_MEANINGS = {
+    "captions": ("write captions", "`hf-vg caption` or recipes/evaluate_captioner.py"),
+    "search": ("put images and sentences in one space", "`hf-vg search` or recipes/evaluate_retrieval.py"),
+    "sentences": ("encode sentences", "recipes/evaluate_sentences.py"),
+    "regions": ("relate words to regions", "`hf-vg ground`"),
+}
+
+
+def find_checkpoint(name_or_path: str | PathLike) -> str:
+    r"""
+    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, or a model that is in
+    the cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            The folder, or `user/name` on the Hub.
+
+    Returns:
+        `str`: What `from_pretrained` takes.
+    """
+    name = str(name_or_path)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return str(path)
+        within = sorted(file.parent.name for file in path.glob("*/config.json"))
+        hint = f" These folders in it are: {', '.join(within[:5])}." if within else ""
+        raise FileNotFoundError(f"{name} is not a checkpoint: it has no config.json.{hint}")
+    if path.exists():
+        raise NotADirectoryError(f"{name} is a file. Give the folder of a checkpoint.")
+    is_hub_name = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) is not None
+    if not is_hub_name or ("/" in name and path.parent.is_dir()):
+        beside = [str(file.parent) for file in path.parent.glob("*/config.json")] if path.parent.is_dir() else []
+        nearest = difflib.get_close_matches(str(path), beside, n=1)
+        hint = (
+            f" Did you mean {nearest[0]}?" if nearest else f" There are: {', '.join(sorted(beside))}." * bool(beside)
+        )
+        raise FileNotFoundError(f"there is no folder {name}.{hint}")
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return name
+    try:
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
+    except RepositoryNotFoundError:
+        raise FileNotFoundError(
+            f"there is no folder {name} here, and no public model {name} on the Hub. For a private one, log in with "
+            "`hf auth login`."
+        ) from None
+    except OfflineModeIsEnabled:
+        raise FileNotFoundError(
+            f"there is no folder {name} here, it is not in the Hugging Face cache, and HF_HUB_OFFLINE forbids to ask "
+            "the Hub."
+        ) from None
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        raise FileNotFoundError(
+            f"there is no folder {name} here, and the Hub cannot be reached ({type(error).__name__}). Download the "
+            "model where there is a network, and give its folder."
+        ) from None
+    return name
+
+
+def load_config(
+    name_or_path: str | PathLike, task: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    r"""
+    Reads the config of a checkpoint, and checks that the model is one for the task.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            The folder, or `user/name` on the Hub.
+        task (`str`, *optional*):
+            `"captions"`, `"search"`, `"sentences"` or `"regions"`.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+    """
+    name = find_checkpoint(name_or_path)
+    if Path(name).is_dir():
+        _check_json(Path(name, "config.json"))
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
+        raise ValueError(_without_trust(name_or_path, error)) from error
+    architecture = next(iter(config.architectures or []), type(config).__name__)
+    if task is None:
+        return config
+    tasks = TASKS.get(architecture)
+    if tasks is None:  # a model of transformers, or a subclass that a user wrote
+        is_captioner = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        tasks = tuple(name for name in _MEANINGS if name != "captions" or is_captioner)
+    if task not in tasks:
+        uses = " or ".join(_MEANINGS[name][1] for name in tasks) if architecture in TASKS else None
+        raise ValueError(
+            f"{name_or_path} is a {config.model_type} ({architecture}), which does not {_MEANINGS[task][0]}"
+            + (f"; use {uses}." if uses else ".")
+        )
+    return config
+
+
+def load_checkpoint(
+    name_or_path: str | PathLike,
+    task: str | None = None,
+    model_class: Any = None,
+    new_head: bool = False,
+    trust_remote_code: bool = False,
+    **kwargs,
+) -> PreTrainedModel:
+    r"""
+    Loads a trained model in evaluation mode. One that lacks weights, or whose weights are damaged or not finite, is
+    refused: it would compute nonsense without a word.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            The folder, or `user/name` on the Hub.
+        task (`str`, *optional*):
+            What the model must be for: `"captions"`, `"search"`, `"sentences"` or `"regions"`.
+        model_class (`type`, *optional*):
+            The class to load. By default `AutoModelForImageTextToText` for captions, and else `AutoModel`.
+        new_head (`bool`, *optional*, defaults to `False`):
+            Whether only the base model must be there: a head that the checkpoint lacks is drawn at random.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+        kwargs:
+            Passed to `from_pretrained`.
+    """
+    load_config(name_or_path, task, trust_remote_code)
+    if model_class is None:
+        model_class = AutoModelForImageTextToText if task == "captions" else AutoModel
+    try:
+        model, loaded = model_class.from_pretrained(
+            find_checkpoint(name_or_path), trust_remote_code=trust_remote_code, output_loading_info=True, **kwargs
+        )
+    except SafetensorError as error:
+        raise ValueError(f"the weights of {name_or_path} are damaged: {error}.") from error
+    except ValueError as error:
+        raise ValueError(_without_trust(name_or_path, error)) from error
+    except RuntimeError as error:  # transformers' report of weights that do not fit
+        raise ValueError(f"the weights of {name_or_path} do not fit its config.json: {error}") from error
+    check_weights(name_or_path, model, loaded["missing_keys"], new_head)
+    return model.eval()
+
+
+def check_weights(name_or_path: str | PathLike, model: PreTrainedModel, missing, new_head: bool = False) -> None:
+    r"""
+    Refuses a model that lacks weights, or has weights that are not finite.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            Where the model was loaded from.
+        model ([`PreTrainedModel`]):
+            The model.
+        missing (`Iterable[str]`):
+            The `missing_keys` of `from_pretrained(..., output_loading_info=True)`.
+        new_head (`bool`, *optional*, defaults to `False`):
+            Whether weights outside of the base model may be missing.
+    """
+    base = f"{model.base_model_prefix}."
+    lacks = sorted(name for name in missing if not new_head or name.startswith(base))
+    if lacks:
+        more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+        raise ValueError(f"{name_or_path} lacks weights of {type(model).__name__}: {', '.join(lacks[:3])}{more}.")
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and name not in missing and not torch.isfinite(tensor).all():
+            raise ValueError(f"{name_or_path} has weights that are not finite, in {name}. It cannot be used.")
+
+
+def _check_json(file: Path) -> None:
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+
+
+def _without_trust(name_or_path: str | PathLike, error: Exception) -> str:
+    if isinstance(error, StrictDataclassError):  # its second line names the field and what it should be
+        return f"the config of {name_or_path} is wrong. {str(error).splitlines()[-1].strip()}"
+    if "trust_remote_code" in str(error):
+        return f"{name_or_path} needs code of its own. If you trust its author, give --trust_remote_code."
+    return f"{name_or_path} cannot be loaded: {error}"

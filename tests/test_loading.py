@@ -1,0 +1,167 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import json
+
+import httpx
+import pytest
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+from safetensors.torch import load_file, save_file
+
+from hf_vg.loading import find_checkpoint, load_checkpoint, load_config
+from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    for name, save in (
+        ("captioner", save_captioner),
+        ("space", save_space),
+        ("encoder", save_encoder),
+        ("regions", save_regions),
+    ):
+        save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def captioner(saved, tmp_path):
+    for file in (saved / "captioner").iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+class TestFinding:
+    @pytest.fixture(autouse=True)
+    def no_hub(self, monkeypatch):
+        def asked(*args, **kwargs):
+            raise AssertionError("the Hub was asked")
+
+        monkeypatch.setattr(HfApi, "model_info", asked)
+
+    def test_a_mistyped_folder_gets_the_nearest_one(self, saved, monkeypatch):
+        with pytest.raises(FileNotFoundError, match="Did you mean .*captioner?"):
+            find_checkpoint(saved / "captionr")
+        monkeypatch.chdir(saved.parent)
+        with pytest.raises(FileNotFoundError, match=f"Did you mean {saved.name}/captioner?"):
+            find_checkpoint(f"{saved.name}/captionr")  # which could be a name on the Hub
+
+    @pytest.mark.parametrize("name", ["./none", "a/b/c", "/nowhere/at/all", "../x", "a b", ""])
+    def test_what_cannot_be_a_name_on_the_hub(self, name):
+        with pytest.raises((FileNotFoundError, NotADirectoryError)):
+            find_checkpoint(name)
+
+    def test_a_folder_that_holds_checkpoints_is_none(self, saved):
+        with pytest.raises(FileNotFoundError, match="no config.json.*captioner, encoder"):
+            find_checkpoint(saved)
+
+    def test_a_file_is_no_folder(self, saved):
+        with pytest.raises(NotADirectoryError, match="is a file"):
+            find_checkpoint(saved / "captioner" / "config.json")
+
+    def test_a_folder_is_found(self, saved):
+        assert find_checkpoint(saved / "space") == str(saved / "space")
+
+
+def test_the_hub_is_asked_once(monkeypatch):
+    for error, message in (
+        (httpx.ConnectError("no network"), "the Hub cannot be reached"),
+        (RepositoryNotFoundError("", response=httpx.Response(404, request=httpx.Request("GET", "x:"))), "on the Hub"),
+    ):
+        calls = []
+
+        def fail(self, name, error=error, calls=calls, **kwargs):
+            calls.append(name)
+            raise error
+
+        monkeypatch.setattr(HfApi, "model_info", fail)
+        with pytest.raises(FileNotFoundError, match=message):
+            load_checkpoint("somebody/captioner", "captions")
+        assert calls == ["somebody/captioner"]
+
+
+def test_offline_is_said():
+    with pytest.raises(FileNotFoundError, match="HF_HUB_OFFLINE"):
+        find_checkpoint("somebody/captioner")
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "message"),
+    [
+        ("space", "captions", "is a vse_scnlm .VseScnlmModel., which does not write captions; use `hf-vg search`"),
+        ("encoder", "captions", "does not write captions; use recipes/evaluate_sentences.py"),
+        ("regions", "captions", "does not write captions; use `hf-vg ground`"),
+        ("captioner", "search", "is a show_attend_tell .*use `hf-vg caption`"),
+        ("captioner", "regions", "does not relate words to regions"),
+        ("captioner", "sentences", "does not encode sentences"),
+    ],
+)
+def test_a_checkpoint_for_another_task_is_refused_and_its_use_named(saved, name, task, message):
+    with pytest.raises(ValueError, match=message):
+        load_config(saved / name, task)
+
+
+@pytest.mark.parametrize(("name", "task"), [("captioner", "captions"), ("space", "search"), ("encoder", "sentences")])
+def test_a_good_checkpoint_is_loaded(saved, name, task):
+    assert not load_checkpoint(saved / name, task).training
+
+
+class TestDamage:
+    def change(self, captioner, change):
+        weights = load_file(captioner / "model.safetensors")
+        change(weights)
+        save_file(weights, captioner / "model.safetensors", {"format": "pt"})
+
+    def refused(self, captioner, message):
+        with pytest.raises((ValueError, OSError), match=message) as error:
+            load_checkpoint(captioner, "captions")
+        assert str(captioner) in str(error.value)
+
+    def test_missing_weights(self, captioner):
+        self.change(captioner, lambda weights: weights.pop("lm_head.weight"))
+        self.refused(captioner, "lacks weights of ShowAttendTell.*lm_head.weight")
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_weights_that_are_not_finite(self, captioner, value):
+        self.change(captioner, lambda weights: weights["lm_head.bias"].view(-1)[0:1].fill_(value))
+        self.refused(captioner, "not finite, in lm_head.bias")
+
+    def test_weights_of_another_shape(self, captioner):
+        self.change(captioner, lambda weights: weights.update({"lm_head.bias": torch.zeros(3)}))
+        self.refused(captioner, "do not fit")
+
+    @pytest.mark.parametrize("length", [0, 7, 1000])
+    def test_cut_off_weights(self, captioner, length):
+        file = captioner / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:length])
+        self.refused(captioner, "damaged")
+
+    def test_no_weights(self, captioner):
+        (captioner / "model.safetensors").unlink()
+        self.refused(captioner, "model.safetensors")
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "no_such"}', "{}", '{"model_type": "show_attend_tell", "hidden_size": "x"}'])  # fmt: skip
+    def test_config(self, captioner, text):
+        (captioner / "config.json").write_text(text)
+        self.refused(captioner, "config.json|cannot be loaded|do not fit|hidden_size.* expected int")
+
+    def test_foreign_code_is_not_run(self, captioner):
+        config = json.loads((captioner / "config.json").read_text())
+        config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+        (captioner / "config.json").write_text(json.dumps(config))
+        (captioner / "code.py").write_text("raise SystemExit('code was run')")
+        self.refused(captioner, "--trust_remote_code")
