@@ -18,7 +18,7 @@ With no arguments it trains on the expressions of scenes, a micro-world that is 
 
     accelerate launch recipes/finetune_referring.py
 
-To go on from a model whose attention was supervised, or to train on RefCOCO, RefCOCO+ or RefCOCOg:
+To start from a model whose attention was supervised, or to train on RefCOCO, RefCOCO+ or RefCOCOg:
 
     accelerate launch recipes/finetune_referring.py --checkpoint outputs/vgp_rollout_scenes
     accelerate launch recipes/finetune_referring.py --config recipes/configs/referring_refcoco+.yaml \
@@ -30,15 +30,13 @@ from pathlib import Path
 from accelerate import PartialState
 
 from hf_vg import GroundedVisualBertForReferringExpression
-from hf_vg.data import ReferringCollator
+from hf_vg.data import ReferringCollator, referring_rows, region_images
 from hf_vg.evaluation import referring_accuracy, resolve_expressions
 from hf_vg.training import (
     ReferringArguments,
-    RegionTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    referring_rows,
-    region_images,
+    build_region_trainer,
     run_training,
     start_recipe,
 )
@@ -50,7 +48,7 @@ def main():
     say = PartialState().print
 
     say("\n[1/3] Reading images and expressions")
-    images, rows = referring_rows(args)
+    images, rows = referring_rows(args, args.split_by, args.test_split)
     model, processor = build_grounded_visual_bert(
         args, GroundedVisualBertForReferringExpression, rows["train"]["expression"]
     )
@@ -69,18 +67,7 @@ def main():
         chosen = resolve_expressions(model, rows[split], collators[split], batch_size)
         return {"referring_accuracy": referring_accuracy(chosen, rows[split]["box"][:])}
 
-    trainer = RegionTrainer(
-        model=model,
-        args=training_args,
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-        data_collator=collators["train"],
-        eval_data_collator=collators["validation"],
-        score=score,
-        processing_class=processor,
-        dataset_name=args.dataset,
-        texts_together=args.texts_together,
-    )
+    trainer = build_region_trainer(args, training_args, model, processor, rows, collators, score)
     run_training(trainer)
     if not trainer.is_world_process_zero():
         return
@@ -91,7 +78,7 @@ def main():
     trainer.publish()
     say(
         f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}. "
-        f"The checkpoint lies in {training_args.output_dir}."
+        f"The checkpoint is in {training_args.output_dir}."
     )
 
 

@@ -18,7 +18,7 @@ With no arguments it trains on the questions of scenes, a micro-world that is ma
 
     accelerate launch recipes/finetune_vqa.py
 
-To go on from a model whose attention was supervised, or to train on VQA v2:
+To start from a model whose attention was supervised, or to train on VQA v2:
 
     accelerate launch recipes/finetune_vqa.py --checkpoint outputs/vgp_rollout_scenes
     accelerate launch recipes/finetune_vqa.py --config recipes/configs/vqa_v2.yaml --checkpoint outputs/vgp_rollout \
@@ -30,15 +30,13 @@ from pathlib import Path
 from accelerate import PartialState
 
 from hf_vg import GroundedVisualBertForQuestionAnswering
-from hf_vg.data import QuestionCollator, answer_vocabulary
+from hf_vg.data import QuestionCollator, answer_vocabulary, question_rows, region_images
 from hf_vg.evaluation import answer_questions, vqa_accuracy
 from hf_vg.training import (
     QuestionArguments,
-    RegionTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    question_rows,
-    region_images,
+    build_region_trainer,
     run_training,
     start_recipe,
 )
@@ -50,7 +48,7 @@ def main():
     say = PartialState().print
 
     say("\n[1/3] Reading images and questions")
-    images, rows = question_rows(args)
+    images, rows = question_rows(args, args.detector)
     answers = answer_vocabulary(rows["train"]["answers"], args.num_answers)
     model, processor = build_grounded_visual_bert(
         args,
@@ -74,18 +72,7 @@ def main():
         predicted = answer_questions(model, rows[split], collators[split], batch_size)
         return {"vqa_accuracy": vqa_accuracy(predicted, rows[split]["answers"][:])}
 
-    trainer = RegionTrainer(
-        model=model,
-        args=training_args,
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-        data_collator=collators["train"],
-        eval_data_collator=collators["validation"],
-        score=score,
-        processing_class=processor,
-        dataset_name=args.dataset,
-        texts_together=args.texts_together,
-    )
+    trainer = build_region_trainer(args, training_args, model, processor, rows, collators, score)
     run_training(trainer)
     if not trainer.is_world_process_zero():
         return
@@ -97,7 +84,7 @@ def main():
     shown = rows["test"].select(range(min(5, len(rows["test"]))))
     for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")
-    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}. The checkpoint lies in {training_args.output_dir}.")
+    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}. The checkpoint is in {training_args.output_dir}.")
 
 
 if __name__ == "__main__":

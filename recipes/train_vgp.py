@@ -32,21 +32,24 @@ from pathlib import Path
 from accelerate import PartialState
 
 from hf_vg import GroundedVisualBertForVGP
-from hf_vg.data import CaptionPairCollatorForVGP
+from hf_vg.data import (
+    CaptionPairCollatorForVGP,
+    load_grounded_images,
+    region_images,
+    rows_by_novelty,
+    rows_to_draw,
+    training_texts,
+    vgp_rows,
+)
 from hf_vg.evaluation import vgp_metrics
 from hf_vg.interpretation import plot_regions, region_examples
 from hf_vg.training import (
     VgpArguments,
-    VgpTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    load_grounded_images,
-    region_images,
-    rows_by_novelty,
+    build_region_trainer,
     run_training,
     start_recipe,
-    training_texts,
-    vgp_rows,
 )
 
 
@@ -56,10 +59,10 @@ def main():
     training_args.label_names = ["labels"]  # others are not in every batch
     say = PartialState().print
 
-    say("\n[1/4] Reading images, and pairing their captions with each other and with those of images alike")
+    say("\n[1/4] Reading images, and pairing their captions with each other and with those of similar images")
     images = load_grounded_images(args)
     model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, training_texts(images["train"]))
-    rows = vgp_rows(args, images, model, processor)
+    rows = vgp_rows(args, images, model, processor, args.paraphrases_dir, args.pairs_per_image)
     mask_words = bool(model.config.masked_lm_weight)
     collators = {
         split: CaptionPairCollatorForVGP(
@@ -73,20 +76,13 @@ def main():
         f"\n[2/4] Training {type(model).__name__} with {supervision} supervision: {model.num_parameters():,} "
         f"parameters, {len(rows['train']):,} caption pairs"
     )
+
     batch_size = training_args.per_device_eval_batch_size
-    trainer = VgpTrainer(
-        model=model,
-        args=training_args,
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-        data_collator=collators["train"],
-        eval_data_collator=collators["validation"],
-        score=lambda model: vgp_metrics(model, rows["validation"], collators["validation"], batch_size),
-        processing_class=processor,
-        dataset_name=args.dataset,
-        texts_together=args.texts_together,
-        distillation_weight=args.distillation_weight,
-    )
+
+    def score(model) -> dict[str, float]:
+        return vgp_metrics(model, rows["validation"], collators["validation"], batch_size)
+
+    trainer = build_region_trainer(args, training_args, model, processor, rows, collators, score)
     run_training(trainer)
     if not trainer.is_world_process_zero():
         return
@@ -100,8 +96,8 @@ def main():
     if len(parts) > 1:
         say(f"  {'':65s}    all   seen  unseen combinations of colour and shape")
     for name, meaning in (
-        ("identification", "captions told to be of the image or not"),
-        ("paraphrase", "types of paraphrases"),
+        ("identification", "caption-image matching accuracy"),
+        ("paraphrase", "accuracy of paraphrase types"),
         ("word_attention", "words that look at the right box, by the last layer's attention"),
         ("word_rollout", "words that look at the right box, by rollout"),
         ("phrase_attention", "phrases found among the boxes, by the last layer's attention"),
@@ -111,16 +107,15 @@ def main():
         if name in scores[""]:  # only indirect supervision has a classifier
             say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
 
-    say(f"\n[4/4] Drawing where words of {args.num_figures} captions look")
-    both = [row for row in rows["test"] if row["label"] == 0]
-    step = -(-len(both) // args.num_figures)
-    parts = [both[start : start + step] for start in range(0, len(both), step)]
-    # Of each part the first caption that names two things with boxes, or as many as there are.
-    shown = [max(part, key=lambda row: min(len(row["phrases1"]), 2)) for part in parts]
-    figure = Path(training_args.output_dir) / "regions.png"
-    plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
+    figure = None
+    shown = rows_to_draw(rows["test"], args.num_figures)
+    if shown:
+        say(f"\n[4/4] Drawing where the words of {len(shown)} captions look")
+        figure = Path(training_args.output_dir) / "regions.png"
+        plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
     trainer.publish(figure)
-    say(f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Go on from it:")
+    say(f"\nThe checkpoint is in {training_args.output_dir}{f', the figure is {figure}' if figure else ''}.")
+    say("To fine-tune it:")
     for recipe in ("finetune_vqa", "finetune_referring"):
         say(f"  accelerate launch recipes/{recipe}.py --checkpoint {training_args.output_dir}")
 

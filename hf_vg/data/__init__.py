@@ -29,6 +29,7 @@ _MODULES = {
     "QuestionCollator": "region_collators",
     "ReferringCollator": "region_collators",
     "RegionCollator": "region_collators",
+    "RegionDataArguments": "region_rows",
     "Report": "reports",
     "TaggedCaptionCollator": "tagging",
     "answer_scores": "vqa",
@@ -47,6 +48,7 @@ _MODULES = {
     "load_flickr": "captions",
     "load_flickr30k_entities": "entities",
     "load_glove": "glove",
+    "load_grounded_images": "region_rows",
     "load_karpathy": "captions",
     "load_paraphrases": "paraphrases",
     "load_referring": "referring",
@@ -58,6 +60,11 @@ _MODULES = {
     "one_caption_a_row": "captions",
     "open_image": "images",
     "paraphrases_by_image": "paraphrases",
+    "question_rows": "region_rows",
+    "referring_rows": "region_rows",
+    "region_images": "region_rows",
+    "rows_by_novelty": "region_rows",
+    "rows_to_draw": "region_rows",
     "seen_box": "images",
     "stream_captions": "streaming",
     "tag_captions": "tagging",
@@ -65,6 +72,8 @@ _MODULES = {
     "tagged_rows": "tagging",
     "train_word_tokenizer": "tokenizers",
     "train_wordpiece_tokenizer": "tokenizers",
+    "training_texts": "region_rows",
+    "vgp_rows": "region_rows",
 }
 __all__ = sorted(_MODULES)
 

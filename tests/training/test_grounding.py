@@ -24,7 +24,19 @@ from hf_vg import (
     GroundedVisualBertForReferringExpression,
     GroundedVisualBertForVGP,
 )
-from hf_vg.data import CaptionPairCollatorForVGP, QuestionCollator, ReferringCollator, answer_vocabulary
+from hf_vg.data import (
+    CaptionPairCollatorForVGP,
+    QuestionCollator,
+    ReferringCollator,
+    answer_vocabulary,
+    load_grounded_images,
+    question_rows,
+    referring_rows,
+    region_images,
+    rows_by_novelty,
+    training_texts,
+    vgp_rows,
+)
 from hf_vg.evaluation import answer_questions, resolve_expressions, vgp_metrics
 from hf_vg.interpretation import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from hf_vg.training import (
@@ -34,14 +46,7 @@ from hf_vg.training import (
     VgpTrainer,
     VgTrainingArguments,
     build_grounded_visual_bert,
-    load_grounded_images,
     parse_arguments,
-    question_rows,
-    referring_rows,
-    region_images,
-    rows_by_novelty,
-    training_texts,
-    vgp_rows,
 )
 from tests.common import ROOT
 from tests.data.test_regions import write_entities
@@ -74,7 +79,7 @@ def vgp():
     images = load_grounded_images(args)
     texts = [caption for captions in images["train"]["captions"] for caption in captions]
     model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, texts)
-    rows = vgp_rows(args, images, model, processor)
+    rows = vgp_rows(args, images, model, processor, args.paraphrases_dir, args.pairs_per_image)
     collators = {
         split: CaptionPairCollatorForVGP(processor, region_images(args, table, model, processor))
         for split, table in images.items()
@@ -281,7 +286,7 @@ class TestBuilding:
         losses, pairs = [], []
         for features in (None, str(tmp_path / "cache")):
             args.features = features
-            rows = vgp_rows(args, images, model, processor)["validation"]
+            rows = vgp_rows(args, images, model, processor, args.paraphrases_dir, args.pairs_per_image)["validation"]
             pairs.append(rows.to_list())
             table = region_images(args, images["validation"], model, processor)
             with torch.no_grad():
@@ -320,7 +325,7 @@ class TestBuilding:
     def test_missing_arguments_are_named(self):
         with pytest.raises(ValueError, match="`dataset: flickr30k_entities` needs `data_dir`"):
             load_grounded_images(VgpArguments(dataset="flickr30k_entities"))
-        with pytest.raises(ValueError, match="`dataset` must be 'scenes' or 'flickr30k_entities', got 'coco'"):
+        with pytest.raises(ValueError, match="`dataset` must be one of 'scenes', 'flickr30k_entities', got 'coco'"):
             load_grounded_images(VgpArguments(dataset="coco"))
 
     @pytest.mark.parametrize("config", sorted(Path(ROOT / "recipes" / "configs").glob("v[gq][pa]_*.yaml")), ids=str)
