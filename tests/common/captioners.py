@@ -13,6 +13,8 @@
 # limitations under the License.
 """What every captioner passes, besides what every model does."""
 
+import copy
+
 import pytest
 import torch
 from transformers import AutoProcessor, set_seed
@@ -70,6 +72,82 @@ class CaptionerTesterMixin(ModelTesterMixin):
 
         assert sample(0) == sample(0)
         assert sample(0) != sample(1)
+
+    def test_beam_sampling_and_dict_outputs(self):
+        model, images = self.model(), self.images(2)
+        set_seed(0)
+        outputs = self.generate(
+            model,
+            images,
+            do_sample=True,
+            num_beams=3,
+            num_return_sequences=2,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+        assert len(outputs.sequences) == 4 and torch.isfinite(outputs.sequences_scores).all()
+        steps = len(outputs.scores)
+        assert len(outputs.logits) == len(outputs.cross_attentions) == len(outputs.decoder_hidden_states) == steps
+        assert all(step is not None and torch.isfinite(step[-1]).all() for step in outputs.decoder_hidden_states)
+
+    @pytest.mark.parametrize("argument", ["decoder_input_ids", "input_ids"])
+    @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+    def test_a_prefix_is_kept_and_continued(self, kwargs, argument):
+        """With and without the start token in front, as the caption that begins with these words."""
+        model, images = self.model(), self.images(2)
+        start, words = model.config.decoder_start_token_id, torch.tensor([[5, 7], [6, 4]])
+        prefix = torch.cat([torch.full((2, 1), start), words], dim=1)
+        expected = self.generate(model, images, decoder_input_ids=prefix, max_new_tokens=4, **kwargs)
+        assert torch.equal(expected[:, 1:3], words) and expected.shape[1] > 3
+        actual = self.generate(model, images, **{argument: words}, max_new_tokens=4, **kwargs)
+        assert torch.equal(actual, expected)
+        for row in range(2):
+            alone = {name: value[row : row + 1] for name, value in images.items()}
+            single = self.generate(model, alone, decoder_input_ids=prefix[row : row + 1], max_new_tokens=4, **kwargs)
+            assert single.tolist() == expected[row : row + 1, : single.shape[1]].tolist()
+
+    @torch.no_grad()
+    def test_continues_from_a_returned_cache(self):
+        model, images = self.model(), self.images(2)
+        model.get_output_embeddings().bias.data[model.config.eos_token_id] = -100.0
+        whole = self.generate(model, images, max_new_tokens=6)
+        first = self.generate(model, images, max_new_tokens=3, return_dict_in_generate=True)
+        rest = self.generate(
+            model,
+            images,
+            decoder_input_ids=first.sequences,
+            past_key_values=first.past_key_values,
+            max_new_tokens=3,
+        )
+        assert torch.equal(rest, whole)
+        expected = model(**images, decoder_input_ids=whole).logits
+        begun = model(**images, decoder_input_ids=whole[:, :3], use_cache=True)
+        continued = model(**images, decoder_input_ids=whole[:, 3:], past_key_values=begun.past_key_values)
+        torch.testing.assert_close(torch.cat([begun.logits, continued.logits], 1), expected, rtol=1e-4, atol=1e-5)
+
+    def test_assisted_decoding_agrees_or_is_refused(self):
+        model, images = self.model(), self.images(1)
+        try:
+            assisted = self.generate(model, images, assistant_model=self.model())
+        except (ValueError, NotImplementedError) as error:
+            assert "assist" in str(error)
+        else:
+            assert assisted.tolist() == self.generate(model, images).tolist()
+
+    @torch.no_grad()
+    def test_exports_a_step_with_its_cache(self):
+        model, images = self.model(), self.images(2)
+        ids = torch.tensor([[0, 5], [0, 6]])
+        begun = model(**images, decoder_input_ids=ids, use_cache=True)
+        inputs = {**images, "decoder_input_ids": ids[:, 1:], "use_cache": True}
+        state = copy.deepcopy(begun.past_key_values)
+        exported = torch.export.export(model, (), {**inputs, "past_key_values": begun.past_key_values}, strict=False)
+        expected = model(**inputs, past_key_values=copy.deepcopy(state)).logits
+        actual = exported.module()(**inputs, past_key_values=state).logits
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
     def test_features_serve_as_well_as_pixels(self):
         model, images = self.model(), self.images()
