@@ -34,7 +34,7 @@ import torch
 from hf_vg.models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderConfig,
     SelfAttnGroundedEncoderForPreTraining,
-    lstm_self_attn_grounded_encoder,
+    kernels_self_attn_grounded_encoder,
 )
 
 
@@ -64,8 +64,8 @@ def make_step(settings: dict, batch_size: int):
 
     def step(plain: bool) -> float:
         model.zero_grad()
-        plain_lstm = lstm_self_attn_grounded_encoder._torch_lstm
-        swap = mock.patch.object(lstm_self_attn_grounded_encoder, "_train_lstm", plain_lstm)
+        plain_lstm = kernels_self_attn_grounded_encoder._torch_lstm
+        swap = mock.patch.object(kernels_self_attn_grounded_encoder, "_train_lstm", plain_lstm)
         with swap if plain else nullcontext():
             start = time.perf_counter()
             model(**batch).loss.backward()

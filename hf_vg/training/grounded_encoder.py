@@ -71,9 +71,9 @@ def build_grounded_encoder(
         **fields,
     )
     model = SelfAttnGroundedEncoderForPreTraining(config)
-    if model.backbone is not None:
+    if model.predicts_image and model.image_encoder.backbone is not None:
         if args.backbone is not None:
-            model.backbone.load_state_dict(backbone.state_dict())
+            model.image_encoder.backbone.load_state_dict(backbone.state_dict())
         elif config.freeze_backbone:
             raise ValueError(
                 "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train "
@@ -104,13 +104,14 @@ def grounded_encoder_rows(
         fixed (`bool`, *optional*, defaults to `False`):
             Whether a row always gives the same two captions.
     """
-    columns = ["image_id", "captions", *(["image"] if model.backbone is not None else [])]
+    backbone = model.image_encoder.backbone if model.predicts_image else None
+    columns = ["image_id", "captions", *(["image"] if backbone is not None else [])]
     rows = dataset.select_columns(columns)
     cache = None
-    if args.features is not None and model.backbone is not None:
+    if args.features is not None and backbone is not None:
         if not model.config.freeze_backbone:
             raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
-        cache = extract_features(rows, model.backbone, processor.image_processor, args.features, pooling="mean")
+        cache = extract_features(rows, backbone, processor.image_processor, args.features, pooling="mean")
     captions = ["captions"]
     if fixed:
         rows, captions = fixed_caption_pairs(rows), ["caption", "target_caption"]
@@ -123,6 +124,6 @@ def retrieval_vectors(model: PreTrainedModel, batches) -> tuple[torch.Tensor, to
     images, predicted = [], []
     for batch in batches:
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        images.append(model.image_vectors(batch.get("pixel_values"), batch.get("image_features")).cpu())
+        images.append(model.image_encoder(batch.get("pixel_values"), batch.get("image_features")).cpu())
         predicted.append(model(batch["input_ids"], batch["attention_mask"]).image_embeds.cpu())
     return tuple(torch.nn.functional.normalize(torch.cat(rows).float(), dim=-1) for rows in (images, predicted))

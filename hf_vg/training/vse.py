@@ -120,7 +120,7 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
         )
     model = VseScnlmModel(config)
     if args.backbone is not None:
-        model.backbone.load_state_dict(backbone.state_dict())
+        model.image_encoder.backbone.load_state_dict(backbone.state_dict())
     if args.glove is not None:
         process_state().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
@@ -150,7 +150,8 @@ def vse_rows(
     if args.features is not None:
         if not model.config.freeze_backbone:
             raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
-        cache = extract_features(rows, model.backbone, processor.image_processor, args.features, pooling="mean")
+        backbone = model.image_encoder.backbone
+        cache = extract_features(rows, backbone, processor.image_processor, args.features, pooling="mean")
     if one_a_caption:
         rows = one_caption_a_row(rows, processor.tokenizer)
     return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
@@ -173,7 +174,7 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: VseScnlmSpa
     images = dataset["image"]
     if args.features is not None:
         cache = extract_features(
-            dataset, space.model.backbone, space.processor.image_processor, args.features, pooling="mean"
+            dataset, space.model.image_encoder.backbone, space.processor.image_processor, args.features, pooling="mean"
         )
         images = torch.stack([row["image_features"].float() for row in cache.attach(dataset, columns=())])
     return space.encode_images(images, batch_size)

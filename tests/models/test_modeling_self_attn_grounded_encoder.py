@@ -28,7 +28,7 @@ from hf_vg.models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderModel,
     SelfAttnGroundedEncoderProcessor,
 )
-from hf_vg.models.self_attn_grounded_encoder.lstm_self_attn_grounded_encoder import run_lstm
+from hf_vg.models.self_attn_grounded_encoder.kernels_self_attn_grounded_encoder import run_lstm
 from hf_vg.models.vgg import VggConfig
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
 
@@ -319,13 +319,13 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 7])
         model, inputs = tiny_model(backbone_config=backbone), tiny_inputs()
         pixel_values = torch.randn(3, 3, 8, 8)
-        features = model.backbone(pixel_values).feature_maps[-1].mean(dim=(2, 3))
+        features = model.image_encoder.backbone(pixel_values).feature_maps[-1].mean(dim=(2, 3))
         with_features = model(**{**inputs, "image_features": features}).loss
         del inputs["image_features"]
         loss = model(**inputs, pixel_values=pixel_values).loss
         torch.testing.assert_close(loss, with_features)
         loss.backward()
-        assert all(parameter.grad is None for parameter in model.backbone.parameters())
+        assert all(parameter.grad is None for parameter in model.image_encoder.backbone.parameters())
         with pytest.raises(ValueError, match="either `pixel_values` or `image_features`"):
             model(**inputs, pixel_values=pixel_values, image_features=features)
         with pytest.raises(ValueError, match="has no backbone.*image_features"):
@@ -338,7 +338,7 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         model, inputs = tiny_model(backbone_config=backbone, feature_size=8, freeze_backbone=False), tiny_inputs()
         del inputs["image_features"]
         model(**inputs, pixel_values=torch.randn(3, 3, 32, 32)).loss.backward()
-        assert all(parameter.grad is not None for parameter in model.backbone.parameters())
+        assert all(parameter.grad is not None for parameter in model.image_encoder.backbone.parameters())
         with pytest.raises(ValueError, match="feature_size=8"):
             tiny_model(backbone_config=backbone)
 

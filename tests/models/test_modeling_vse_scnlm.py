@@ -197,7 +197,7 @@ class TestVseScnlmModel(ModelTesterMixin):
 
     def test_features_serve_as_well_as_pixels(self):
         model, inputs = self.model(), self.inputs()
-        features = model.backbone(inputs.pop("pixel_values")).feature_maps[-1].mean(dim=(2, 3))
+        features = model.image_encoder.backbone(inputs.pop("pixel_values")).feature_maps[-1].mean(dim=(2, 3))
         expected = model(**self.inputs())
         torch.testing.assert_close(model(**inputs, image_features=features).loss, expected.loss)
         embeds = model.get_image_features(image_features=features).pooler_output
@@ -206,7 +206,7 @@ class TestVseScnlmModel(ModelTesterMixin):
             model(**self.inputs(), image_features=features)
         with pytest.raises(ValueError, match="either `pixel_values` or `image_features`"):
             model(**inputs)
-        with pytest.raises(ValueError, match=r"must be \(images, 6\), got \(3, 5\)"):
+        with pytest.raises(ValueError, match=r"must be \(batch, 6\), got \(3, 5\)"):
             model(**inputs, image_features=features[:, :5])
         with pytest.raises(ValueError, match="no backbone"):
             VseScnlmModel(tiny_config(backbone_config=None))(**self.inputs())
@@ -225,8 +225,8 @@ class TestVseScnlmModel(ModelTesterMixin):
         VseScnlmModel(tiny_config(freeze_backbone=True)).save_pretrained(tmp_path)
         model = VseScnlmModel.from_pretrained(tmp_path).train()
         model(**self.inputs()).loss.backward()
-        assert all(parameter.grad is None for parameter in model.backbone.parameters())
-        assert not model.backbone.training
+        assert all(parameter.grad is None for parameter in model.image_encoder.backbone.parameters())
+        assert not model.image_encoder.backbone.training
         assert model.image_projection.weight.grad.abs().sum() > 0
 
     def test_learns_pairs_by_heart(self):
@@ -531,7 +531,7 @@ class TestGeneration:
 
     def test_images_features_and_vectors_serve_alike(self):
         model, images = tiny_captioner(), self.images()
-        features = model.model.backbone(images["pixel_values"]).feature_maps[-1].mean(dim=(2, 3))
+        features = model.model.image_encoder.backbone(images["pixel_values"]).feature_maps[-1].mean(dim=(2, 3))
         vectors = model.model.get_image_features(**images).pooler_output
         expected = self.generate(model, images).tolist()
         assert self.generate(model, {"image_features": features}).tolist() == expected

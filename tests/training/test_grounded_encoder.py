@@ -106,7 +106,7 @@ def test_trains_with_gradients_clipped_by_value(scenes, tmp_path, max_grad_value
 
 def test_cached_features_serve_as_well_as_images(scenes, tmp_path):
     args, model, processor = build(scenes)
-    model.config.freeze_backbone = True
+    model.config.freeze_backbone = model.image_encoder.frozen = True
     model.eval()
     collator = CaptionPairCollator(processor)
     images = grounded_encoder_rows(args, scenes["test"], model, processor, fixed=True)

@@ -21,41 +21,15 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers import initialization as init
-from transformers.backbone_utils import load_backbone
 from transformers.modeling_outputs import ModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
-from ..vgg.modeling_vgg import VggBackbone
+from ..distributed import gather_rows
+from ..image_encoder import ImageEncoder
 from .configuration_self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
-from .lstm_self_attn_grounded_encoder import run_lstm
-
-
-class SelfAttnGroundedEncoderGather(torch.autograd.Function):
-    """
-    Rows of all processes, with gradient. Each process computes the loss of the global batch, so the gradients that
-    come back are summed here and averaged by DDP: what is left is the gradient of that loss, once.
-    """
-
-    @staticmethod
-    def forward(ctx, rows):
-        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(gathered, rows.contiguous())
-        return torch.cat(gathered)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.contiguous()
-        torch.distributed.all_reduce(gradient)
-        return gradient.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]
-
-
-def gather_rows(rows: torch.Tensor) -> torch.Tensor:
-    """The rows of all processes, in the order of their ranks. All must have equally many."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return rows
-    return SelfAttnGroundedEncoderGather.apply(rows)
+from .kernels_self_attn_grounded_encoder import run_lstm
 
 
 def log_sum_exp_loss(similarity: torch.Tensor, same_image: torch.Tensor, negatives: str) -> torch.Tensor:
@@ -321,55 +295,14 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         self.decoder = SelfAttnGroundedEncoderDecoder(config) if self.predicts_caption else None
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size) if self.predicts_caption else None
         self.image_head = SelfAttnGroundedEncoderImageHead(config) if self.predicts_image else None
-        if config.backbone_config is None or not self.predicts_image:
-            self.backbone = None
-        elif config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone is not None:
-            if self.backbone.channels[-1] != config.feature_size:
-                raise ValueError(
-                    f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
-                    f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
-                )
-            if config.freeze_backbone:
-                self.backbone.requires_grad_(False)
+        self.image_encoder = ImageEncoder(config, pooled=True) if self.predicts_image else None
         self.post_init()
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.backbone is not None and self.config.freeze_backbone:
-            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
-            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
-            self.backbone.eval().requires_grad_(False)
-        return self
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: nn.Linear):
         self.lm_head = new_embeddings
-
-    def image_vectors(
-        self, pixel_values: torch.FloatTensor | None, image_features: torch.FloatTensor | None
-    ) -> torch.Tensor | None:
-        """h_I: the features as given, or the mean over locations of the backbone's last feature map."""
-        if pixel_values is not None and image_features is not None:
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
-        if pixel_values is not None:
-            if self.backbone is None:
-                raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
-            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)  # faster convolutions
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-                return self.backbone(pixel_values).feature_maps[-1].mean(dim=(2, 3))
-        if image_features is not None and (
-            image_features.dim() != 2 or image_features.shape[1] != self.config.feature_size
-        ):
-            raise ValueError(
-                f"`image_features` must be (batch, {self.config.feature_size}), got {tuple(image_features.shape)}."
-            )
-        return image_features
 
     @can_return_tuple
     def forward(
@@ -399,8 +332,8 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             losses["loss_caption"], logits = self.caption_loss(sentence, labels)
         if self.predicts_image:
             image_embeds = self.image_head(sentence)
-            images = self.image_vectors(pixel_values, image_features)
-            if images is not None:
+            if pixel_values is not None or image_features is not None:
+                images = self.image_encoder(pixel_values, image_features)  # h_I
                 losses["loss_grounding"] = self.grounding_loss(image_embeds, images, image_ids)
         if losses and len(losses) < self.predicts_caption + self.predicts_image:
             missing = "`labels`" if "loss_caption" not in losses else "`pixel_values` or `image_features`"

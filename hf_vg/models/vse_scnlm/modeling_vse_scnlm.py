@@ -20,27 +20,14 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.backbone_utils import load_backbone
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..vgg.modeling_vgg import VggBackbone
+from ..distributed import gather_rows
+from ..image_encoder import ImageEncoder
 from .configuration_vse_scnlm import VseScnlmConfig
-
-
-def gather_with_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """
-    The rows of all processes. Its backward pass sums the gradients that all of them send back, so that a loss which
-    every process computes of all rows has, after the mean that DDP takes, the gradient that one process would have.
-    """
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not distributed or torch.distributed.get_world_size() == 1:
-        return tensor
-    from torch.distributed.nn.functional import all_gather
-
-    return torch.cat(all_gather(tensor))
 
 
 def ranking_losses(
@@ -166,31 +153,11 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__(config)
-        if config.backbone_config is None:
-            self.backbone = None
-        elif config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone is not None and self.backbone.channels[-1] != config.feature_size:
-            raise ValueError(
-                f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
-                f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
-            )
-        if self.backbone is not None and config.freeze_backbone:
-            self.backbone.requires_grad_(False)
+        self.image_encoder = ImageEncoder(config, pooled=True)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.image_projection = nn.Linear(config.feature_size, config.hidden_size)
         self.text_encoder = VseScnlmTextEncoder(config)
         self.post_init()
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.backbone is not None and self.config.freeze_backbone:
-            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
-            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
-            self.backbone.eval().requires_grad_(False)
-        return self
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.text_encoder.embed_tokens
@@ -202,20 +169,7 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
         self, pixel_values: torch.FloatTensor | None = None, image_features: torch.FloatTensor | None = None
     ) -> torch.Tensor:
         """x = W q + b, not of unit length."""
-        if (pixel_values is None) == (image_features is None):
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
-        if image_features is None:
-            if self.backbone is None:
-                raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
-            # Convolutions are faster on channels-last images.
-            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-                image_features = self.backbone(pixel_values).feature_maps[-1].mean(dim=(2, 3))  # (B, C)
-        elif image_features.dim() != 2 or image_features.shape[1] != self.config.feature_size:
-            raise ValueError(
-                f"`image_features` must be (images, {self.config.feature_size}), got {tuple(image_features.shape)}."
-            )
-        image_features = image_features.to(self.dtype)
+        image_features = self.image_encoder(pixel_values, image_features).to(self.dtype)
         if self.config.normalize_features:
             image_features = nn.functional.normalize(image_features, dim=-1)
         return self.image_projection(self.feature_dropout(image_features))
@@ -294,7 +248,7 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
             images = image_embeds if self.config.normalize_image else projected
             pairs = [images.repeat_interleave(captions, dim=0), text_embeds, image_ids.repeat_interleave(captions)]
             if self.training:  # other processes may not evaluate at the same time
-                pairs = [gather_with_gradient(tensor) for tensor in pairs]
+                pairs = [gather_rows(tensor) for tensor in pairs]
             loss_images, loss_sentences = ranking_losses(*pairs, self.config.margin, self.config.max_violation)
             loss = loss_images + loss_sentences
 

@@ -1,0 +1,45 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Rows of all processes in one batch, for losses whose negatives come from everywhere."""
+
+import torch
+
+
+class GatherRows(torch.autograd.Function):
+    """
+    Each process computes the loss of the global batch. The gradients that come back are summed here and averaged by
+    DDP, which leaves the gradient of that loss, once. torch's own differentiable `all_gather` is deprecated.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
+        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.contiguous()
+        torch.distributed.all_reduce(gradient)
+        return gradient.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]
+
+
+def gather_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the rows of all processes in the order of their ranks, with gradient. All must have equally many."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return rows
+    return GatherRows.apply(rows)
+
+
+__all__ = ["gather_rows"]
