@@ -13,7 +13,6 @@
 # limitations under the License.
 """Flickr30k Entities, and the one schema of images with captions whose phrases are grounded in boxes."""
 
-import re
 import xml.etree.ElementTree as ElementTree
 from os import PathLike
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 from tqdm.auto import tqdm
 
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import parse_entities
 from .reports import Report, read_text
 
 
@@ -35,42 +35,7 @@ GROUNDED_FEATURES = Features(
         "phrases": List({"caption": _INT, "start": _INT, "end": _INT, "text": _STRING, "boxes": List(_INT)}),
     }
 )
-# The same as in the processor of GroundedVisualBert, whose file stands alone.
-_ENTITY = re.compile(r"\[/EN#(\d+)((?:/\w+)+) ([^\]]*)\]")
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
-
-
-def parse_entities(text: str) -> tuple[str, list[dict[str, Any]]]:
-    r"""
-    Reads the mark-up of Flickr30k Entities, `[/EN#20101/people A child] in [/EN#20102/clothing a pink dress]`.
-
-    Args:
-        text (`str`):
-            A caption, with or without mark-up.
-
-    Returns:
-        `tuple`: The caption without mark-up, and its phrases as dicts of `start`, `end` (characters of that caption),
-        `text`, `entity` (its number as a string) and `types`.
-    """
-    plain, phrases, position = "", [], 0
-    for match in _ENTITY.finditer(text):
-        plain += text[position : match.start()]
-        position = match.end()
-        entity, types, words = match.groups()
-        phrases.append(
-            {
-                "start": len(plain),
-                "end": len(plain) + len(words),
-                "text": words,
-                "entity": entity,
-                "types": types.strip("/").split("/"),
-            }
-        )
-        plain += words
-    plain += text[position:]
-    if "[/EN#" in plain:
-        raise ValueError(f"The mark-up is broken at {plain[plain.index('[/EN#') :][:60]!r} in {text!r}.")
-    return plain, phrases
 
 
 def load_flickr30k_entities(

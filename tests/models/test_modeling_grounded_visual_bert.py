@@ -51,7 +51,7 @@ from hf_vg.models.grounded_visual_bert.functional_grounded_visual_bert import (
     attention_rollout,
     means_over_ranks,
 )
-from hf_vg.models.grounded_visual_bert.processing_grounded_visual_bert import parse_entities
+from hf_vg.models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes, parse_entities
 from hf_vg.models.grounded_visual_bert.regions_grounded_visual_bert import geometry_embedding, roi_align
 from hf_vg.models.vgg import VggConfig
 from tests.common import ROOT, ModelTesterMixin, random_images, run_without_hf_vg
@@ -820,7 +820,7 @@ class TestProcessor:
         assert batch["visual_attention_mask"].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
         assert batch["boxes"][2, 2].tolist() == [0.125, 0.125, 1, 0.5]  # cut at the border of the image
 
-    @pytest.mark.parametrize("box", [[3, 3, 3, 8], [20, 0, 30, 8], [0, 0, float("nan"), 3]])
+    @pytest.mark.parametrize("box", [[3, 3, 3, 8], [20, 0, 30, 8]])
     def test_a_box_without_area_is_named(self, tmp_path, box):
         with pytest.raises(ValueError, match="Box 1 of example 0 has no area inside its image of 16 x 16"):
             tiny_processor(tmp_path)(random_images(1), ["a"], boxes=[[[0, 0, 4, 4], box]])
@@ -948,5 +948,64 @@ class TestProcessor:
             ("A man", "1", ["people"]),
             ("the sea", "2", ["other", "scene"]),
         ]
-        with pytest.raises(ValueError, match="broken at .*EN#1/people A man"):
-            parse_entities("[/EN#1/people A man sees")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["[/EN#1/people A man sees", "[/EN#1/people A [/EN#2/other man]", "[/EN#1 A man]", "[/EN#x/people A man]"],
+    )
+    def test_broken_mark_up_is_named(self, text):
+        with pytest.raises(ValueError, match="broken at character 3: .*EN#"):
+            parse_entities("He " + text)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[/EN#1/people a man " * 9000,
+            "[/EN#1" * 30000,
+            "[/EN#" + "1" * 180_000,
+            "[/EN#1" + "/a" * 90_000,
+            "[/EN#1/people a] " * 11_000,
+            ("[/EN#1" + "/a" * 90) * 1000 + "]",
+        ],
+        ids=lambda text: text[:12],
+    )
+    def test_long_mark_up_is_read_once(self, text, monkeypatch):
+        """Characters that the pattern is tried on grow with the line, and not with its square."""
+        import hf_vg.models.grounded_visual_bert.inputs_grounded_visual_bert as inputs
+
+        class Counting:
+            seen = 0
+            pattern = inputs._ENTITY
+
+            def fullmatch(self, text, start, end):
+                Counting.seen += end - start
+                return self.pattern.fullmatch(text, start, end)
+
+        monkeypatch.setattr(inputs, "_ENTITY", Counting())
+        try:
+            assert len(parse_entities(text)[1]) == 11_000
+        except ValueError as error:
+            assert len(str(error)) < 200
+        assert Counting.seen <= len(text)
+
+    @pytest.mark.parametrize(
+        "box",
+        [
+            *([[1, 2], [3, 4]], [1, 2, 3], [1, 2, 3, 4, 5], [0, 0, float("inf"), 3], [0, 0, float("nan"), 3]),
+            *(["a", 0, 1, 1], None, 7, "1234", {"xmin": 1}),
+        ],
+        ids=str,
+    )
+    def test_a_box_is_four_finite_numbers(self, box):
+        with pytest.raises(ValueError, match="Box 1 of row 7 must be four finite numbers, got"):
+            check_boxes([[0, 0, 1, 1], box], "row 7")
+
+    def test_boxes_are_limited_and_the_limit_can_be_raised(self, tmp_path):
+        processor, image = tiny_processor(tmp_path), random_images(1)[0]
+        boxes = [[0, 0, 4, 4]] * 12_000
+        with pytest.raises(ValueError, match="example 0 has 12,000 boxes, and the limit is 1,000.*`max_boxes`"):
+            processor(image, "a", boxes=boxes)
+        processor.max_boxes = 12_000
+        assert processor(image, "a", boxes=boxes)["boxes"].shape == (1, 12_001, 4)
+        processor.save_pretrained(tmp_path / "saved")
+        assert GroundedVisualBertProcessor.from_pretrained(tmp_path / "saved").max_boxes == 12_000

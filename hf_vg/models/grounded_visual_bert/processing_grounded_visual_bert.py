@@ -22,42 +22,10 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_utils import get_image_size
 from transformers.processing_utils import ProcessorMixin
 
+from .inputs_grounded_visual_bert import MAX_BOXES, check_boxes, parse_entities
 
-_ENTITY = re.compile(r"\[/EN#(\d+)((?:/\w+)+) ([^\]]*)\]")
+
 _BOX_FORMATS = ("xyxy", "xywh", "relative")
-
-
-def parse_entities(text: str) -> tuple[str, list[dict[str, Any]]]:
-    r"""
-    Reads the mark-up of Flickr30k Entities, `[/EN#20101/people A child] in [/EN#20102/clothing a pink dress]`.
-
-    Args:
-        text (`str`):
-            A caption, with or without mark-up.
-
-    Returns:
-        `tuple`: The caption without mark-up, and its phrases as dicts of `start`, `end` (characters of that caption),
-        `text`, `entity` (its number as a string) and `types`.
-    """
-    plain, phrases, position = "", [], 0
-    for match in _ENTITY.finditer(text):
-        plain += text[position : match.start()]
-        position = match.end()
-        entity, types, words = match.groups()
-        phrases.append(
-            {
-                "start": len(plain),
-                "end": len(plain) + len(words),
-                "text": words,
-                "entity": entity,
-                "types": types.strip("/").split("/"),
-            }
-        )
-        plain += words
-    plain += text[position:]
-    if "[/EN#" in plain:
-        raise ValueError(f"The mark-up is broken at {plain[plain.index('[/EN#') :][:60]!r} in {text!r}.")
-    return plain, phrases
 
 
 def propose_grid(rows: int = 3, columns: int = 3) -> list[list[float]]:
@@ -80,9 +48,11 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             height and width, or padded with a `pixel_mask`, but not cropped.
         tokenizer ([`PreTrainedTokenizerFast`]):
             A fast tokenizer, as phrases are found by its offsets.
+        max_boxes (`int`, *optional*, defaults to 1000):
+            The most boxes of an image. Memory grows with their square.
     """
 
-    def __init__(self, image_processor=None, tokenizer=None, **kwargs):
+    def __init__(self, image_processor=None, tokenizer=None, max_boxes: int = MAX_BOXES, **kwargs):
         if getattr(image_processor, "do_center_crop", False):
             raise ValueError(
                 "The image processor crops, and boxes would no longer be where they were: set `do_center_crop=False` "
@@ -90,6 +60,7 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             )
         if tokenizer is not None and not tokenizer.is_fast:
             raise ValueError("The tokenizer must be a fast one: phrases are found by its offsets.")
+        self.max_boxes = max_boxes
         super().__init__(image_processor, tokenizer, **kwargs)
 
     def __call__(
@@ -153,7 +124,8 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             if len(boxes) != len(sizes):
                 raise ValueError(f"There are {len(sizes)} images, but lists of boxes for {len(boxes)}.")
             regions = [
-                _relative_boxes(b, box_format, size, i) for i, (b, size) in enumerate(zip(boxes, sizes, strict=True))
+                _relative_boxes(check_boxes(b, f"example {i}", self.max_boxes), box_format, size, i)
+                for i, (b, size) in enumerate(zip(boxes, sizes, strict=True))
             ]
             num_regions = [len(region) for region in regions]
             features["boxes"], features["visual_attention_mask"] = _pad(regions, 4, float)
@@ -304,16 +276,15 @@ def _batched(values: Sequence, depth: int) -> list:
     return [values] if is_one else values
 
 
-def _relative_boxes(boxes: Sequence, box_format: str, size: tuple[int, int], example: int) -> list[list[float]]:
+def _relative_boxes(boxes: np.ndarray, box_format: str, size: tuple[int, int], example: int) -> list[list[float]]:
     """The whole image, and boxes as shares of its width and height."""
     if box_format not in _BOX_FORMATS:
         raise ValueError(f"`box_format` must be one of {_BOX_FORMATS}, got {box_format!r}.")
-    boxes = np.asarray(boxes, dtype=np.float64).reshape(-1, 4).copy() if len(boxes) else np.zeros((0, 4))
     if box_format == "xywh":
         boxes[:, 2:] += boxes[:, :2]
     width, height = (1, 1) if box_format == "relative" else size
     relative = np.clip(boxes / [width, height, width, height], 0, 1)
-    for index in np.flatnonzero((relative[:, 2:] <= relative[:, :2]).any(axis=1) | ~np.isfinite(relative).all(axis=1)):
+    for index in np.flatnonzero((relative[:, 2:] <= relative[:, :2]).any(axis=1)):
         raise ValueError(
             f"Box {index} of example {example} has no area inside its image of {size[0]} x {size[1]}: "
             f"{boxes[index].tolist()} (left, top, right, bottom)."
