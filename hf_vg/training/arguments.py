@@ -14,18 +14,20 @@
 """Arguments of the recipes: a YAML file, and flags that win over it."""
 
 import difflib
+import itertools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 
 @dataclass
@@ -78,13 +80,23 @@ class CaptionDataArguments:
 
 
 @dataclass
-class SentenceEncoderArguments(CaptionDataArguments):
-    """What recipes that train encoders of sentences take."""
+class ModelArguments:
+    """The fields of a model's config."""
 
+    model_type: ClassVar[str]
     model: dict = field(
         default_factory=dict,
-        metadata={"help": "Fields of the model's config; as flags, --model.FIELD VALUE for each."},
+        metadata={
+            "help": "Fields of the model's config. On the command line: --model.FIELD VALUE. A checkpoint keeps its "
+            "sizes."
+        },
     )
+
+
+@dataclass
+class SentenceEncoderArguments(ModelArguments, CaptionDataArguments):
+    """What recipes that train encoders of sentences take."""
+
     min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
     glove: str | None = field(
         default=None, metadata={"help": "Word vectors in GloVe's text format that embeddings begin with."}
@@ -92,16 +104,10 @@ class SentenceEncoderArguments(CaptionDataArguments):
 
 
 @dataclass
-class CaptionerArguments(CaptionDataArguments):
+class CaptionerArguments(ModelArguments, CaptionDataArguments):
     """What `recipes/train_captioner.py` trains, and on what."""
 
     model_type: str = field(default="show_attend_tell", metadata={"help": "Which captioner to train."})
-    model: dict = field(
-        default_factory=dict,
-        metadata={
-            "help": "Fields of the captioner's config; as flags, --model.FIELD VALUE. A checkpoint keeps its sizes."
-        },
-    )
     checkpoint: str | None = field(
         default=None,
         metadata={
@@ -266,15 +272,19 @@ def parse_arguments(
     config_parser = ArgumentParser(add_help=False)
     config_parser.add_argument("--config", default=str(default_config), help="YAML file with any of the arguments.")
     known, flags = config_parser.parse_known_args(sys.argv[1:] if args is None else args)
+    flags = without_debug(flags)
     values = read_config(known.config)
 
     # Not `field.type`, which `HfArgumentParser` changes.
     hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
     types_of = {f.name: hints[f.name] for cls in dataclass_types for f in fields(cls) if f.init}
-    parser = HfArgumentParser(dataclass_types, parents=[config_parser], allow_abbrev=False)
-    for name in values:
+    about_debug = "An error is one line. With --debug, and nothing after it, you see where it happened."
+    parser = _Parser(dataclass_types, parents=[config_parser], allow_abbrev=False, epilog=about_debug)
+    for name, value in values.items():
         if name not in types_of:
-            parser.error(f"{known.config} sets {name!r}, {_suggest(name, types_of)}")
+            parser.error(f"{known.config}: unknown argument {name}{did_you_mean(name, types_of)}")
+        if types_of[name] is dict and not isinstance(value, dict):
+            parser.error(f"{known.config}: {name} must be a mapping of fields to values, got {value!r}.")
 
     plain_flags = []
     while flags:
@@ -292,23 +302,68 @@ def parse_arguments(
             if not flags:
                 parser.error(f"{flag} needs a value.")
             text = flags.pop(0)
-        values[name] = {**values.get(name, {}), key: yaml.safe_load(text)}
+        try:
+            values[name] = {**values.get(name, {}), key: yaml.safe_load(text)}
+        except yaml.YAMLError:
+            parser.error(f"{flag} {text}: the value is not YAML.")
 
-    parser.set_defaults(**values)
-    namespace, unknown = parser.parse_known_args(plain_flags)
+    # Scalars of the file are read like flags, so that their types and choices are checked too.
+    scalars = {name: value for name, value in values.items() if isinstance(value, str | int | float)}
+    parser.set_defaults(**{name: value for name, value in values.items() if name not in scalars})
+    of_file = [f"--{name}={value}" for name, value in scalars.items()]
+    namespace, unknown = parser.parse_known_args([*of_file, *plain_flags])
     for flag in unknown:
         if flag.startswith("--"):
             name = flag.removeprefix("--").partition("=")[0]
-            parser.error(f"{flag} is given, {_suggest(name, types_of)}")
+            parser.error(f"unknown argument --{name}{did_you_mean(name, types_of, '--')}")
     if unknown:
         parser.error(f"{unknown[0]!r} belongs to no flag.")
-    instances = tuple(
-        cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
-    )
-    for instance in instances:
-        if isinstance(instance, VgTrainingArguments):
-            instance.recipe_settings = _settings(dataclass_types, namespace)
+    try:
+        instances = tuple(
+            cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
+        )
+        for instance in instances:
+            if isinstance(instance, VgTrainingArguments):
+                instance.recipe_settings = _settings(dataclass_types, namespace)
+            if isinstance(instance, ModelArguments):
+                check_config_fields(instance.model_type, instance.model)
+    except ValueError as error:  # of arguments that do not go together
+        parser.error(str(error))
     return instances
+
+
+class _Parser(HfArgumentParser):
+    """Prints an error, and not how every other argument is used."""
+
+    def error(self, message: str):
+        self.exit(2, f"error: {message}\n")
+
+
+def without_debug(flags: Sequence[str]) -> list[str]:
+    """The flags without a plain `--debug`. With a value it is an argument of [`TrainingArguments`]."""
+    pairs = itertools.pairwise([*flags, "--"])
+    return [flag for flag, after in pairs if not (flag == "--debug" and after.startswith("--"))]
+
+
+def check_config_fields(model_type: str, values: Mapping[str, Any]) -> None:
+    r"""
+    Refuses fields that a config does not have, which transformers would keep and nobody would read.
+
+    Args:
+        model_type (`str`):
+            The type of the model.
+        values (`Mapping`):
+            Fields of its config, and of the configs within.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"unknown model type {model_type}{did_you_mean(model_type, CONFIG_MAPPING)}")
+    config_class = CONFIG_MAPPING[model_type]
+    known = {*(argument.name for argument in fields(config_class)), *config_class.attribute_map, "model_type"}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"unknown field {name} of {config_class.__name__}{did_you_mean(name, known)}")
+        if isinstance(value, Mapping) and "model_type" in value:
+            check_config_fields(value["model_type"], value)
 
 
 def _settings(dataclass_types: Sequence[type], namespace: Namespace) -> dict[str, Any]:
@@ -325,18 +380,32 @@ def _settings(dataclass_types: Sequence[type], namespace: Namespace) -> dict[str
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Reads a YAML mapping, and says which file is wrong when it is none."""
+    """Reads a YAML mapping. An error names the file."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise SystemExit(f"error: the config {str(path)!r} can not be read: {error.strerror}.") from None
-    except yaml.YAMLError as error:
+        raise SystemExit(f"error: the config {str(path)!r} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SystemExit(f"error: the config {str(path)!r} is not YAML: {error}") from None
     if not isinstance(values or {}, dict):
         raise SystemExit(f"error: the config {str(path)!r} must be a mapping of names to values.")
     return values or {}
 
 
-def _suggest(name: str, known_names) -> str:
-    nearest = difflib.get_close_matches(name, known_names, n=1)
-    return "which is no argument." + (f" Did you mean {nearest[0]!r}?" if nearest else "")
+def did_you_mean(name: str, known_names: Iterable[str], prefix: str = "") -> str:
+    r"""
+    The end of a sentence that names something unknown: ", did you mean X?" where something known is alike.
+
+    Args:
+        name (`str`):
+            What is unknown.
+        known_names (`Iterable[str]`):
+            What it could be: spelt nearly so, with these initials (`lr`), or with this part (`epochs`).
+        prefix (`str`, *optional*, defaults to `""`):
+            Comes before the name that is proposed.
+    """
+    known_names = sorted(known_names)
+    near = difflib.get_close_matches(name, known_names, n=1)
+    near += [known for known in known_names if "".join(part[:1] for part in known.split("_")) == name]
+    near += [known for known in known_names if name in known.split("_") or known.endswith(f"_{name}")]
+    return f", did you mean {prefix}{near[0]}?" if near else "."

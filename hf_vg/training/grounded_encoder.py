@@ -14,6 +14,7 @@
 """Grounded sentence encoders, and the rows they are trained on, made from a recipe's arguments."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from datasets import Dataset
@@ -34,6 +35,7 @@ from .images import build_image_processor
 class GroundedEncoderArguments(SentenceEncoderArguments):
     """What `recipes/train_grounded_encoder.py` trains, and on what."""
 
+    model_type: ClassVar[str] = "self_attn_grounded_encoder"
     vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
     max_caption_length: int = field(default=30, metadata={"help": "Tokens that a caption is cut to."})
     max_grad_value: float | None = field(

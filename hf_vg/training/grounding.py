@@ -17,7 +17,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from datasets import DatasetDict
@@ -30,6 +30,7 @@ from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer
 from ..models.grounded_visual_bert import GroundedVisualBertConfig, GroundedVisualBertProcessor
 from .arguments import VgTrainingArguments
+from .arguments import ModelArguments
 from .trainer import VgTrainer
 
 

@@ -14,6 +14,7 @@
 """Joint spaces of images and sentences, and the data they are trained on, made from a recipe's arguments."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from ..data.features import extract_features, load_backbone, process_state
 from ..data.glove import initialize_from_glove
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
-from .arguments import CaptionDataArguments, SentenceEncoderArguments
+from .arguments import CaptionDataArguments, ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor
 
 
@@ -33,6 +34,7 @@ from .images import build_image_processor
 class VseArguments(SentenceEncoderArguments):
     """What `recipes/train_vse.py` trains, and on what."""
 
+    model_type: ClassVar[str] = "vse_scnlm"
     vocab_size: int = field(default=100000, metadata={"help": "The most words to keep, special tokens included."})
     captions_per_image: int = field(
         default=1,
@@ -51,15 +53,12 @@ class VseArguments(SentenceEncoderArguments):
 
 
 @dataclass
-class ScnlmArguments(CaptionDataArguments):
+class ScnlmArguments(ModelArguments, CaptionDataArguments):
     """What `recipes/train_scnlm.py` trains, and on what."""
 
+    model_type: ClassVar[str] = "vse_scnlm"
     space: str = field(
         default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space, of recipes/train_vse.py."}
-    )
-    model: dict = field(
-        default_factory=dict,
-        metadata={"help": "Fields of the SC-NLM's config; as flags, --model.FIELD VALUE for each."},
     )
     tagger: str = field(
         default="scenes",

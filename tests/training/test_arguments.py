@@ -63,10 +63,14 @@ def test_mappings_are_merged_key_by_key(tmp_path):
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [
-        ("widht: 2", [], "'widht', which is no argument. Did you mean 'width'?"),
-        ("", ["--widht", "2"], "--widht is given, which is no argument. Did you mean 'width'?"),
-        ("", ["--xyzzy=2"], "--xyzzy=2 is given, which is no argument."),
+        ("widht: 2", [], "config.yaml: unknown argument widht, did you mean width?"),
+        ("width: many", [], "--width: invalid int value: 'many'"),
+        ("options: 3", [], "config.yaml: options must be a mapping of fields to values, got 3."),
+        ("", ["--widht", "2"], "unknown argument --widht, did you mean --width?"),
+        ("", ["--r", "2"], "unknown argument --r, did you mean --rate?"),
+        ("", ["--xyzzy=2"], "unknown argument --xyzzy."),
         ("", ["--options.a"], "--options.a needs a value"),
+        ("", ["--options.a", "["], "not YAML"),
         ("", ["stray"], "'stray' belongs to no flag"),
         ("", ["--width", "many"], "invalid int value: 'many'"),
     ],
@@ -75,7 +79,42 @@ def test_a_wrong_name_is_told_the_right_one(tmp_path, capsys, text, flags, messa
     with pytest.raises(SystemExit) as stop:
         parse(tmp_path, text, *flags)
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert message in printed and printed.startswith("error: ") and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lr", "1"], "unknown argument --lr, did you mean --learning_rate?"),
+        (["--epochs", "1"], "did you mean --num_train_epochs?"),
+        (["--model.hiden_size", "30"], "unknown field hiden_size of ShowAttendTellConfig, did you mean hidden_size?"),
+        (
+            ["--model.backbone_config", "{model_type: vgg, dephts: [1]}"],
+            "unknown field dephts of VggConfig, did you mean depths?",
+        ),
+        (["--model_type", "show_atend_tell"], "unknown model type show_atend_tell, did you mean show_attend_tell?"),
+        (["--model_type", "spatial_transformer_captioner", "--model.attention_penalty", "1"], "unknown field"),
+        (["--reward", "cidr"], "invalid choice: 'cidr'"),
+        (["--early_stopping_patience", "1"], "load_best_model_at_end"),
+    ],
+)
+def test_a_wrong_field_is_told_the_right_one(tmp_path, capsys, flags, message):
+    for text, given in (("", flags), (_as_yaml(flags), [])):
+        config = tmp_path / "config.yaml"
+        config.write_text(f"output_dir: {tmp_path}\n{text}")
+        with pytest.raises(SystemExit) as stop:
+            parse_arguments((CaptionerArguments, VgTrainingArguments), config, given)
+        assert stop.value.code == 2
+        assert message.replace("--", "") in capsys.readouterr().err.replace("--", "")
+
+
+def _as_yaml(flags: list[str]) -> str:
+    lines = []
+    for flag, value in zip(flags[::2], flags[1::2], strict=True):
+        name, dot, key = flag.removeprefix("--").partition(".")
+        lines.append(f"{name}: {{{key}: {value}}}" if dot else f"{name}: {value}")
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("text", ["- a list", "a: [", "just words"])
@@ -85,7 +124,7 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, text):
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(SystemExit, match="'none.yaml' can not be read: No such file"):
+    with pytest.raises(SystemExit, match="'none.yaml' cannot be read: No such file"):
         parse_arguments([Sizes], "none.yaml", [])
 
 
