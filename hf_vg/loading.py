@@ -59,8 +59,8 @@ _MEANINGS = {
 
 def find_checkpoint(name_or_path: str | PathLike) -> str:
     r"""
-    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, or a model that is in
-    the cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
+    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, or a model in the
+    cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
 
     Args:
         name_or_path (`str` or `PathLike`):

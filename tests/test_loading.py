@@ -154,7 +154,10 @@ class TestDamage:
         (captioner / "model.safetensors").unlink()
         self.refused(captioner, "model.safetensors")
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "no_such"}', "{}", '{"model_type": "show_attend_tell", "hidden_size": "x"}'])  # fmt: skip
+    @pytest.mark.parametrize(
+        "text",
+        ["{", "[]", "{}", '{"model_type": "no_such"}', '{"model_type": "show_attend_tell", "hidden_size": "x"}'],
+    )
     def test_config(self, captioner, text):
         (captioner / "config.json").write_text(text)
         self.refused(captioner, "config.json|cannot be loaded|do not fit|hidden_size.* expected int")

@@ -29,8 +29,7 @@ from ..data.region_collators import ImageGroupSampler, RegionCollator
 from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer
 from ..models.grounded_visual_bert import GroundedVisualBertConfig, GroundedVisualBertProcessor
-from .arguments import VgTrainingArguments
-from .arguments import ModelArguments
+from .arguments import ModelArguments, VgTrainingArguments
 from .trainer import VgTrainer
 
 
@@ -42,15 +41,10 @@ SIZES = (
 
 
 @dataclass
-class GroundedVisualBertArguments(RegionDataArguments):
+class GroundedVisualBertArguments(ModelArguments, RegionDataArguments):
     """Arguments that the recipes of GroundedVisualBert share: the model, and the data it is trained on."""
 
-    model: dict = field(
-        default_factory=dict,
-        metadata={
-            "help": "Fields of the model's config; as flags, --model.FIELD VALUE. A checkpoint keeps its sizes."
-        },
-    )
+    model_type: ClassVar[str] = "grounded_visual_bert"
     checkpoint: str | None = field(
         default=None,
         metadata={"help": "Checkpoint of GroundedVisualBert to start from. By default the model is new."},
