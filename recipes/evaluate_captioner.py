@@ -31,17 +31,11 @@ from tqdm.auto import tqdm
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import caption_is_true, seen_box
+from hf_vg.data import caption_is_true, load_caption_data, seen_box
 from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import caption_examples
 from hf_vg.reports import write_report
-from hf_vg.training import (
-    CaptionReportArguments,
-    entities_of,
-    load_caption_data,
-    parse_arguments,
-    use_all_cores,
-)
+from hf_vg.training import CaptionReportArguments, entities_of, parse_arguments, use_all_cores
 
 
 def main():

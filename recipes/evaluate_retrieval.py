@@ -27,8 +27,9 @@ import json
 from pathlib import Path
 
 from hf_vg import VseScnlmSpace
+from hf_vg.data import load_caption_data
 from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
-from hf_vg.training import RetrievalArguments, encode_rows, load_caption_data, parse_arguments, use_all_cores
+from hf_vg.training import RetrievalArguments, encode_rows, parse_arguments, use_all_cores
 
 
 def main():

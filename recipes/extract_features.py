@@ -25,15 +25,9 @@ from pathlib import Path
 
 from datasets import concatenate_datasets
 
-from hf_vg.data import extract_features, load_backbone
+from hf_vg.data import extract_features, load_backbone, load_caption_data
 from hf_vg.data.features import process_state
-from hf_vg.training import (
-    FeatureArguments,
-    build_image_processor,
-    load_caption_data,
-    parse_arguments,
-    use_all_cores,
-)
+from hf_vg.training import FeatureArguments, build_image_processor, parse_arguments, use_all_cores
 
 
 def main():

@@ -54,7 +54,16 @@ from tqdm.auto import tqdm
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import CaptionCollator, caption_is_true, train_word_tokenizer
+from hf_vg.data import (
+    CaptionCollator,
+    caption_is_true,
+    captioner_rows,
+    load_caption_data,
+    load_caption_stream,
+    train_word_tokenizer,
+    training_captions,
+    unknown_words,
+)
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
 from hf_vg.training import (
@@ -64,15 +73,10 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_captioner,
     caption_scorer,
-    captioner_rows,
     cider_reward,
-    load_caption_data,
-    load_caption_stream,
     load_captioner,
     run_training,
     start_recipe,
-    training_captions,
-    unknown_words,
 )
 
 

@@ -34,8 +34,10 @@ from tqdm.auto import tqdm
 
 from hf_vg.data import (
     CaptionPairCollator,
+    grounded_encoder_rows,
     grounded_scenes,
     initialize_from_glove,
+    load_caption_data,
     train_word_tokenizer,
 )
 from hf_vg.evaluation import retrieval_metrics, sentence_grounding_metrics
@@ -47,8 +49,6 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_grounded_encoder,
     entities_of,
-    grounded_encoder_rows,
-    load_caption_data,
     retrieval_vectors,
     run_training,
     start_recipe,

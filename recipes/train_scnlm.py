@@ -32,18 +32,10 @@ from tqdm.auto import tqdm
 from transformers import AutoProcessor
 
 from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
-from hf_vg.data import TaggedCaptionCollator, tag_captions, tag_inventory, tagged_rows
+from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import plot_candidates
-from hf_vg.training import (
-    ScnlmArguments,
-    VgTrainer,
-    VgTrainingArguments,
-    encode_rows,
-    load_caption_data,
-    run_training,
-    start_recipe,
-)
+from hf_vg.training import ScnlmArguments, VgTrainer, VgTrainingArguments, encode_rows, run_training, start_recipe
 
 
 def main():

@@ -28,18 +28,16 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from hf_vg.data import PairCollator, train_word_tokenizer
+from hf_vg.data import PairCollator, load_caption_data, train_word_tokenizer, vse_rows
 from hf_vg.training import (
     HardestNegatives,
     VgTrainer,
     VgTrainingArguments,
     VseArguments,
     build_vse,
-    load_caption_data,
     run_training,
     start_recipe,
     vse_metrics,
-    vse_rows,
 )
 
 

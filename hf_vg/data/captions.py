@@ -15,7 +15,7 @@
 
 Every loader gives a `DatasetDict` whose rows have an `image_id`, an `image` and its `captions`. Images are paths until
 a row is read: loading decodes none, unless `check_images` asks for it. What is wrong with the files is reported by
-file and line, see [`Report`]; with `strict` it is an error.
+file and line, see [`LoadingReport`]; with `strict` it is an error.
 """
 
 import csv
@@ -34,8 +34,9 @@ from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_da
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from .files import read_text
 from .images import open_image
-from .reports import Report, read_text
+from .loading_report import LoadingReport
 
 
 CAPTION_FEATURES = Features(image_id=Value("string"), image=Image(), captions=List(Value("string")))
@@ -78,7 +79,7 @@ def load_flickr(
     images_dir: str | PathLike | None = None,
     strict: bool = False,
     check_images: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Loads Flickr8k or Flickr30k from their own files: `*.token.txt` or `*.token` with lines `IMAGE#NUMBER<tab>CAPTION`,
@@ -94,11 +95,11 @@ def load_flickr(
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
             Whether to decode every image now, and to skip what can not be.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     data_dir = _folder(data_dir)
-    report = report or Report(data_dir.name)
+    report = report or LoadingReport(data_dir.name)
     token_files = [path for path in sorted(data_dir.glob("*.token*")) if "lemma" not in path.name]
     token_file = _only(token_files, data_dir, "Flickr8k.token.txt or results_20130124.token")
     folder = Path(images_dir) if images_dir else _first_folder(data_dir, FLICKR_IMAGE_FOLDERS)
@@ -130,7 +131,7 @@ def load_flickr(
     return _to_datasets(images.values(), strict, check_images, report)
 
 
-def _split_by_lists(images: dict[str, _Image], lists: dict[str, Path], report: Report) -> dict[str, _Image]:
+def _split_by_lists(images: dict[str, _Image], lists: dict[str, Path], report: LoadingReport) -> dict[str, _Image]:
     listed: dict[str, _Image] = {}
     for split, file in lists.items():
         for line, text in enumerate(read_text(file, report).split("\n"), start=1):
@@ -156,7 +157,7 @@ def load_karpathy(
     images_dir: str | PathLike,
     strict: bool = False,
     check_images: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Loads Karpathy's `dataset_flickr8k.json`, `dataset_flickr30k.json` or `dataset_coco.json`. COCO's `restval`, which
@@ -171,13 +172,13 @@ def load_karpathy(
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
             Whether to decode every image now, and to skip what can not be.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     file, images_dir = Path(file), _folder(images_dir)
     if file.is_dir():
         file = _only(sorted(file.glob("dataset*.json")), file, "dataset_flickr8k.json")
-    report = report or Report(file.stem)
+    report = report or LoadingReport(file.stem)
     images: dict[str, _Image] = {}
     for index, row in enumerate(_read_json(file, report, "images")["images"]):
         place = f"images[{index}]"
@@ -205,7 +206,7 @@ def load_coco_captions(
     images_dir: str | PathLike | None = None,
     strict: bool = False,
     check_images: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Loads COCO's `captions_train2014.json`, `captions_val2014.json` and the like, each as the split it is named after.
@@ -219,11 +220,11 @@ def load_coco_captions(
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
             Whether to decode every image now, and to skip what can not be.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     data_dir = _folder(data_dir)
-    report = report or Report(data_dir.name)
+    report = report or LoadingReport(data_dir.name)
     annotations = data_dir / "annotations" if (data_dir / "annotations").is_dir() else data_dir
     files = sorted(annotations.glob("captions_*.json"))
     if not files:
@@ -267,7 +268,7 @@ def load_caption_table(
     images_dir: str | PathLike | None = None,
     strict: bool = False,
     check_images: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Loads your own photos: a CSV, TSV, JSONL or Parquet file with a column of images (`image`, `file_name`, ...), one
@@ -283,14 +284,14 @@ def load_caption_table(
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
             Whether to decode every image now, and to skip what can not be.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     file = Path(file)
     if file.is_dir():
         tables = [path for path in sorted(file.iterdir()) if path.suffix.lower() in TABLE_SUFFIXES]
         file = _only(tables, file, "captions.csv, captions.jsonl or captions.parquet")
-    report = report or Report(file.stem)
+    report = report or LoadingReport(file.stem)
     folder = Path(images_dir) if images_dir else _first_folder(file.parent, ("Images", "images"))
 
     images: dict[Any, _Image] = {}
@@ -327,7 +328,7 @@ def load_captions(
     images_dir: str | PathLike | None = None,
     strict: bool = False,
     check_images: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Loads images with captions by the name of their format.
@@ -344,7 +345,7 @@ def load_captions(
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
             Whether to decode every image now, and to skip what can not be.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     loaders = {
@@ -421,14 +422,16 @@ def one_caption_a_row(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_
     return expanded.add_column("length", [lengths[i] for i in kept])
 
 
-def _add_caption(image: _Image, caption: Any, file: Path, line: int | None, report: Report, entry: str = "") -> None:
+def _add_caption(
+    image: _Image, caption: Any, file: Path, line: int | None, report: LoadingReport, entry: str = ""
+) -> None:
     if not isinstance(caption, str) or not caption.strip():
         report.skip(file, line, f"{entry}{image.image_id} has an empty caption")
     else:
         image.captions.append(" ".join(caption.split()))
 
 
-def _to_datasets(images: Iterable[_Image], strict: bool, check_images: bool, report: Report) -> DatasetDict:
+def _to_datasets(images: Iterable[_Image], strict: bool, check_images: bool, report: LoadingReport) -> DatasetDict:
     splits: dict[str, list[_Image]] = {}
     for image in tqdm(images, desc="Checking images", unit="image", disable=not check_images):
         if not image.captions:
@@ -466,7 +469,7 @@ def _unreadable(image: Path | dict[str, Any]) -> str | None:
     return None
 
 
-def _read_json(file: Path, report: Report, *keys: str) -> dict[str, list[dict[str, Any]]]:
+def _read_json(file: Path, report: LoadingReport, *keys: str) -> dict[str, list[dict[str, Any]]]:
     try:
         content = json.loads(read_text(file, report))
     except json.JSONDecodeError as error:
@@ -478,7 +481,7 @@ def _read_json(file: Path, report: Report, *keys: str) -> dict[str, list[dict[st
     return content
 
 
-def _read_table(file: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line or row number, counted from 1, and the row."""
     suffix = file.suffix.lower()
     if suffix == ".parquet":
@@ -503,7 +506,7 @@ def _read_table(file: Path, report: Report) -> Iterator[tuple[int, dict[str, Any
         raise ValueError(f"{file}: expected one of {', '.join(TABLE_SUFFIXES)}")
 
 
-def _read_csv(file: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
     text = read_text(file, report)
     header = text.partition("\n")[0]
     delimiter = next((mark for mark in "\t|;" if mark in header), ",")

@@ -22,7 +22,8 @@ from datasets import Dataset, DatasetDict, Features, Image, List, Value
 from tqdm.auto import tqdm
 
 from ..models.grounded_visual_bert.inputs_grounded_visual_bert import parse_entities
-from .reports import Report, read_text
+from .files import read_text
+from .loading_report import LoadingReport
 
 
 _INT, _STRING = Value("int32"), Value("string")
@@ -39,7 +40,7 @@ SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def load_flickr30k_entities(
-    folder: str | PathLike, images: str | PathLike, strict: bool = False, report: Report | None = None
+    folder: str | PathLike, images: str | PathLike, strict: bool = False, report: LoadingReport | None = None
 ) -> DatasetDict:
     r"""
     Reads Flickr30k Entities as it is published: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of identifiers in
@@ -52,7 +53,7 @@ def load_flickr30k_entities(
             The folder of the images, named as the annotations say.
         strict (`bool`, *optional*, defaults to `False`):
             Whether an image that must be skipped is an error.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told of images that were skipped, and why.
 
     Returns:
@@ -68,7 +69,7 @@ def load_flickr30k_entities(
     lists = {split: folder / f"{name}.txt" for name, split in SPLITS.items() if (folder / f"{name}.txt").is_file()}
     if not lists:
         raise FileNotFoundError(f"There is none of train.txt, val.txt and test.txt in {str(folder)!r}.")
-    report = report or Report("Flickr30k Entities")
+    report = report or LoadingReport("Flickr30k Entities")
     splits = {}
     for split, file in lists.items():
         rows = []
@@ -112,7 +113,7 @@ def grounded_scenes(scenes: Dataset) -> Dataset:
     return kept.add_column("phrases", phrases, feature=GROUNDED_FEATURES["phrases"])
 
 
-def _read_image(folder: Path, images: Path, identifier: str, report: Report) -> dict[str, Any]:
+def _read_image(folder: Path, images: Path, identifier: str, report: LoadingReport) -> dict[str, Any]:
     annotation = ElementTree.parse(folder / "Annotations" / f"{identifier}.xml").getroot()
     image = images / (annotation.findtext("filename") or f"{identifier}.jpg")
     if not image.is_file():

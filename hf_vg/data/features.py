@@ -39,8 +39,10 @@ from safetensors.torch import load_file, save
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import AutoConfig, BaseImageProcessor, PreTrainedConfig, PreTrainedModel
+from transformers.backbone_utils import BackboneMixin
 
 from .caption_pairs import toss
+from .files import atomic_write
 from .images import open_image
 
 
@@ -76,6 +78,11 @@ def load_backbone(name_or_path: str | PathLike) -> PreTrainedModel:
             f"{name_or_path} lacks weights of {type(backbone).__name__}: {sorted(loaded['missing_keys'])}"
         )
     return backbone.eval()
+
+
+def backbone_of(model: PreTrainedModel) -> PreTrainedModel | None:
+    """The backbone that a model sees images with, if it has one."""
+    return next((module for module in model.modules() if isinstance(module, BackboneMixin)), None)
 
 
 class FeatureCache(Mapping[bytes, torch.Tensor]):
@@ -227,7 +234,8 @@ def extract_features(
                 if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE:
                     leftover.unlink()
         if not (folder / "about.json").exists():
-            _write_atomically(folder / "about.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+            with atomic_write(folder / "about.json") as file:
+                file.write_text(json.dumps(about, indent=2) + "\n")
     state.wait_for_everyone()
 
     cache = FeatureCache(folder)
@@ -383,13 +391,5 @@ def _write_shard(folder: Path, digests: list[bytes], batches: list[torch.Tensor]
         "features": torch.cat(batches),
         "digests": torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(len(digests), DIGEST_SIZE),
     }
-    _write_atomically(folder / f"{digests[0].hex()}.safetensors", lambda file: file.write_bytes(save(tensors)))
-
-
-def _write_atomically(file: Path, write) -> None:
-    """A kill leaves the file whole, or absent; or as it was, if it was there."""
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    write(unfinished)
-    with open(unfinished, "rb") as written:
-        os.fsync(written.fileno())
-    os.replace(unfinished, file)
+    with atomic_write(folder / f"{digests[0].hex()}.safetensors") as file:
+        file.write_bytes(save(tensors))

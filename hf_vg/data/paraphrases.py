@@ -15,7 +15,6 @@
 
 import csv
 import hashlib
-import os
 import random
 import re
 from collections import defaultdict
@@ -33,6 +32,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
+from .files import atomic_write
 from .scenes import PARAPHRASE_TYPES
 
 
@@ -131,10 +131,8 @@ def nearest_images(
         found.append(distances.topk(neighbours, largest=False).indices)
     nearest = torch.cat(found).int()
     if cache_file is not None:
-        Path(cache_file).parent.mkdir(parents=True, exist_ok=True)
-        unfinished = f"{cache_file}.tmp"
-        save_file({"neighbours": nearest}, unfinished, metadata={"digest": digest})
-        os.replace(unfinished, cache_file)
+        with atomic_write(cache_file) as file:
+            save_file({"neighbours": nearest}, file, metadata={"digest": digest})
     return nearest.numpy()
 
 

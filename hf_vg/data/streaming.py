@@ -22,7 +22,7 @@ import torch
 from datasets import Image, IterableDataset, load_dataset
 
 from .captions import CAPTION_COLUMNS, IMAGE_COLUMNS, as_list
-from .reports import Report
+from .loading_report import LoadingReport
 
 
 class CaptionStream(torch.utils.data.IterableDataset):
@@ -40,17 +40,17 @@ class CaptionStream(torch.utils.data.IterableDataset):
             The column of images.
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped is an error.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told of every row that is skipped.
     """
 
     def __init__(
-        self, dataset: IterableDataset, image_column: str, strict: bool = False, report: Report | None = None
+        self, dataset: IterableDataset, image_column: str, strict: bool = False, report: LoadingReport | None = None
     ):
         self.dataset = dataset
         self.image_column = image_column
         self.strict = strict
-        self.report = report or Report("stream")
+        self.report = report or LoadingReport("stream")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():
@@ -92,7 +92,7 @@ def stream_captions(
     shuffle_buffer: int = 1000,
     seed: int = 0,
     strict: bool = False,
-    report: Report | None = None,
+    report: LoadingReport | None = None,
 ) -> CaptionStream:
     r"""
     Streams images with captions from the Hub or from files.
@@ -111,7 +111,7 @@ def stream_captions(
             The seed of the order.
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row without image or captions is an error.
-        report ([`Report`], *optional*):
+        report ([`LoadingReport`], *optional*):
             Is told of every row that is skipped.
     """
     dataset = load_dataset(source, data_files=data_files, split=split, streaming=True)
@@ -125,7 +125,7 @@ def stream_captions(
     # Neither the buffer nor the rows that a resumed training passes over need pixels.
     dataset = dataset.cast_column(images[0], Image(decode=False))
     dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
-    return CaptionStream(dataset, images[0], strict, report or Report(source))
+    return CaptionStream(dataset, images[0], strict, report or LoadingReport(source))
 
 
 def _captions(row: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from datasets.utils import tqdm
 from pyarrow import feather
 from transformers import PreTrainedTokenizerFast
 
+from .files import atomic_write
 from .scenes import COLORS, DETERMINERS, SHAPES, SIZES
 
 
@@ -87,17 +87,9 @@ def tag_captions(
     if path.exists():
         return feather.read_table(path)["tags"].to_pylist()
     tags = _tag(words, nlp)
-    folder.mkdir(parents=True, exist_ok=True)
     table = pa.table({"tags": pa.array(tags, pa.list_(pa.string()))})
-    # Written beside and moved, so that a file in the cache is whole whatever happens.
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-        try:
-            feather.write_feather(table, file)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with atomic_write(path) as file:
+        feather.write_feather(table, file)
     return tags
 
 

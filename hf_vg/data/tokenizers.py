@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertTokenizer, PreTrainedTokenizerFast
+from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
 EOS_TOKEN, UNK_TOKEN, PAD_TOKEN = "<eos>", "<unk>", "<pad>"  # ids 0, 1 and 2
@@ -74,6 +74,17 @@ def train_word_tokenizer(
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )
+
+
+def special_token_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The fields of a config that a word tokenizer decides: the size of the vocabulary and the special tokens."""
+    return {
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "unk_token_id": tokenizer.unk_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "decoder_start_token_id": tokenizer.eos_token_id,
+    }
 
 
 def train_wordpiece_tokenizer(texts: Iterable[str], vocab_size: int = 1000, max_length: int = 128) -> BertTokenizer:

@@ -23,6 +23,8 @@ import pyarrow as pa
 import torch
 from pyarrow import feather
 
+from ..data.files import atomic_write
+
 
 Encode = Callable[[list[str]], "np.ndarray | torch.Tensor"]
 
@@ -98,10 +100,8 @@ def cache_vectors(encode: Encode, name: str, path: str | os.PathLike) -> Encode:
             matrix = np.stack(list(vectors.values()))
             rows = pa.FixedSizeListArray.from_arrays(matrix.ravel(), matrix.shape[1])
             table = pa.table({"sentence": list(vectors), "vector": rows}).replace_schema_metadata({"encoder": name})
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(path.name + ".tmp")
-            feather.write_feather(table, unfinished)
-            os.replace(unfinished, path)
+            with atomic_write(path) as file:
+                feather.write_feather(table, file)
         return np.stack([vectors[sentence] for sentence in sentences])
 
     return cached

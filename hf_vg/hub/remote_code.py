@@ -19,6 +19,8 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+from ..data.files import atomic_write
+
 
 PACKAGE = __name__.partition(".")[0]
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,9 +66,9 @@ def write_code(model: Any, folder: str | os.PathLike):
         config.custom_pipelines = {task: dict(info) for task, info in _PIPELINES.items()}
         modules.add(_PIPELINE_MODULE)
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
     for name, code in _flat_code(modules).items():
-        _replace(Path(folder, name), code)
+        with atomic_write(Path(folder, name)) as file:
+            file.write_text(code, encoding="utf-8")
 
 
 def _flat_code(modules: set[str]) -> dict[str, str]:
@@ -112,10 +114,3 @@ class _OnlyWithoutThisPackage:
 
 def _reference(cls: type) -> str:
     return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
-
-
-def _replace(path: Path, text: str):
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

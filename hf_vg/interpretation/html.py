@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data.files import atomic_write
+
 
 _TEMPLATE = Path(__file__).parent / "templates" / "explanation.html"
 _MAX_SIDE = 640  # pixels of an embedded image
@@ -75,20 +77,9 @@ def save_html(
     """Writes what [`explanation_html`] makes to a file, whole or not at all, and returns its path."""
     path = Path(path)
     text = explanation_html(examples) if title is None else explanation_html(examples, title)
-    write_whole(path, text)
+    with atomic_write(path) as file:
+        file.write_text(text, encoding="utf-8")
     return path
-
-
-def write_whole(path: str | os.PathLike, text: str) -> None:
-    """Writes a text file under a temporary name first, so that nothing half-written is left."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..data.files import atomic_write
 from ..interpretation.figures import plot_attention
-from ..interpretation.html import explanation_html, write_whole
+from ..interpretation.html import explanation_html
 from .metrics import metric_name, metric_text
 
 
@@ -94,9 +95,14 @@ def write_report(
         f"<th class=number>95% interval</th></tr>{cells}</table><h2>Captions</h2>"
     )
     files = {kind: output_dir / f"report.{kind}" for kind in ("json", "md", "html")}
-    write_whole(files["json"], json.dumps(record, indent=2, ensure_ascii=True) + "\n")
-    write_whole(files["md"], "\n".join(lines) + "\n")
-    write_whole(files["html"], explanation_html(shown, title, before=before))
+    texts = {
+        "json": json.dumps(record, indent=2, ensure_ascii=True) + "\n",
+        "md": "\n".join(lines) + "\n",
+        "html": explanation_html(shown, title, before=before),
+    }
+    for kind, text in texts.items():
+        with atomic_write(files[kind]) as file:
+            file.write_text(text, encoding="utf-8")
     return files
 
 

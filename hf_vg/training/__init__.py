@@ -13,7 +13,6 @@
 # limitations under the License.
 
 from .arguments import (
-    CaptionDataArguments,
     CaptionerArguments,
     FeatureArguments,
     VgTrainingArguments,
@@ -23,19 +22,13 @@ from .callbacks import ClipGradientValues, HardestNegatives
 from .captioner import (
     build_captioner,
     caption_scorer,
-    captioner_rows,
-    load_caption_data,
-    load_caption_stream,
     load_captioner,
-    training_captions,
-    unknown_words,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
 from .evaluation import CaptionReportArguments, entities_of
 from .grounded_encoder import (
     GroundedEncoderArguments,
     build_grounded_encoder,
-    grounded_encoder_rows,
     retrieval_vectors,
 )
 from .grounding import (
@@ -52,11 +45,10 @@ from .images import build_image_processor
 from .recipes import run_training, start_recipe
 from .self_critical import SelfCriticalTrainer, cider_reward
 from .trainer import VgTrainer, use_all_cores
-from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics, vse_rows
+from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics
 
 
 __all__ = [
-    "CaptionDataArguments",
     "CaptionReportArguments",
     "CaptionerArguments",
     "ClipGradientValues",
@@ -82,23 +74,16 @@ __all__ = [
     "build_region_trainer",
     "build_vse",
     "caption_scorer",
-    "captioner_rows",
     "cider_reward",
     "encode_rows",
     "entities_of",
-    "grounded_encoder_rows",
     "is_complete",
     "last_complete_checkpoint",
-    "load_caption_data",
-    "load_caption_stream",
     "load_captioner",
     "parse_arguments",
     "retrieval_vectors",
     "run_training",
     "start_recipe",
-    "training_captions",
-    "unknown_words",
     "use_all_cores",
     "vse_metrics",
-    "vse_rows",
 ]

@@ -14,7 +14,6 @@
 """Checkpoints that a killed training can go on from, and the settings that they were trained with."""
 
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -25,6 +24,8 @@ from typing import Any
 
 import yaml
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..data.files import atomic_write
 
 
 COMPLETE_NAME = "complete.json"
@@ -45,7 +46,8 @@ def mark_complete(checkpoint: str | Path) -> None:
         if file.is_file() and file.suffix != ".md"  # a card may be written anew
     }
     files.pop(COMPLETE_NAME, None)
-    _replace(checkpoint / COMPLETE_NAME, json.dumps(files, indent=2, sort_keys=True))
+    with atomic_write(checkpoint / COMPLETE_NAME) as file:
+        file.write_text(json.dumps(files, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def is_complete(checkpoint: str | Path) -> bool:
@@ -112,7 +114,9 @@ def save_settings(folder: str | Path, settings: Mapping[str, Any], recipe: str, 
         f"processes: {num_processes}",
     )
     text = "".join(f"# {comment}\n" for comment in comments)
-    _replace(Path(folder) / SETTINGS_NAME, text + yaml.safe_dump(dict(settings), sort_keys=False, width=119))
+    text += yaml.safe_dump(dict(settings), sort_keys=False, width=119)
+    with atomic_write(Path(folder) / SETTINGS_NAME) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def git_revision() -> str:
@@ -122,9 +126,3 @@ def git_revision() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown, for the code is not in a git checkout"
-
-
-def _replace(file: Path, text: str) -> None:
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, file)

@@ -19,8 +19,8 @@ from typing import Any
 
 from datasets import Dataset, Image
 
+from ..data.arguments import CaptionDataArguments
 from ..data.entities import load_flickr30k_entities
-from .arguments import CaptionDataArguments
 
 
 @dataclass

@@ -11,17 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Grounded sentence encoders, and the rows they are trained on, made from a recipe's arguments."""
+"""Grounded sentence encoders, made from a recipe's arguments."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.caption_pairs import fixed_caption_pairs
-from ..data.features import extract_features, load_backbone
+from ..data.features import load_backbone
+from ..data.tokenizers import special_token_fields
 from ..models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderConfig,
     SelfAttnGroundedEncoderForPreTraining,
@@ -65,11 +64,7 @@ def build_grounded_encoder(
         backbone = load_backbone(args.backbone)
         fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
     config = SelfAttnGroundedEncoderConfig(
-        vocab_size=len(tokenizer),
-        eos_token_id=tokenizer.eos_token_id,
-        unk_token_id=tokenizer.unk_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        decoder_start_token_id=tokenizer.eos_token_id,
+        **special_token_fields(tokenizer),
         **fields,
     )
     model = SelfAttnGroundedEncoderForPreTraining(config)
@@ -82,42 +77,6 @@ def build_grounded_encoder(
                 "it with `--model.freeze_backbone false`."
             )
     return model, SelfAttnGroundedEncoderProcessor(build_image_processor(args), tokenizer)
-
-
-def grounded_encoder_rows(
-    args: GroundedEncoderArguments,
-    dataset: Dataset,
-    model: SelfAttnGroundedEncoderForPreTraining,
-    processor: SelfAttnGroundedEncoderProcessor,
-    fixed: bool = False,
-) -> Dataset:
-    r"""
-    Makes of a dataset the rows that [`CaptionPairCollator`] takes.
-
-    Args:
-        args ([`GroundedEncoderArguments`]):
-            Whether features are cached.
-        dataset ([`~datasets.Dataset`]):
-            Rows with an `image_id`, an `image` and its `captions`.
-        model ([`SelfAttnGroundedEncoderForPreTraining`]):
-            The encoder, whose backbone makes the features.
-        processor ([`SelfAttnGroundedEncoderProcessor`]):
-            The encoder's.
-        fixed (`bool`, *optional*, defaults to `False`):
-            Whether a row always gives the same two captions.
-    """
-    backbone = model.image_encoder.backbone if model.predicts_image else None
-    columns = ["image_id", "captions", *(["image"] if backbone is not None else [])]
-    rows = dataset.select_columns(columns)
-    cache = None
-    if args.features is not None and backbone is not None:
-        if not model.config.freeze_backbone:
-            raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
-        cache = extract_features(rows, backbone, processor.image_processor, args.features, pooling="mean")
-    captions = ["captions"]
-    if fixed:
-        rows, captions = fixed_caption_pairs(rows), ["caption", "target_caption"]
-    return rows if cache is None else cache.attach(rows, columns=["image_id", *captions])
 
 
 @torch.no_grad()

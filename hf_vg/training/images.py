@@ -16,7 +16,7 @@
 from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProcessor
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from .arguments import CaptionDataArguments
+from ..data.arguments import CaptionDataArguments
 
 
 def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:

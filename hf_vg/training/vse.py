@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Joint spaces of images and sentences, and the data they are trained on, made from a recipe's arguments."""
+"""Joint spaces of images and sentences, made from a recipe's arguments."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,12 +21,13 @@ import torch
 from datasets import Dataset
 from transformers import EvalPrediction
 
-from ..data.captions import one_caption_a_row
+from ..data.arguments import CaptionDataArguments
 from ..data.features import extract_features, load_backbone, process_state
 from ..data.glove import initialize_from_glove
+from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
-from .arguments import CaptionDataArguments, ModelArguments, SentenceEncoderArguments
+from .arguments import ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor
 
 
@@ -105,11 +106,7 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
         backbone = load_backbone(args.backbone)
         fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
     config = VseScnlmConfig(
-        vocab_size=len(tokenizer),
-        eos_token_id=tokenizer.eos_token_id,
-        unk_token_id=tokenizer.unk_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        decoder_start_token_id=tokenizer.eos_token_id,
+        **special_token_fields(tokenizer),
         **fields,
     )
     if args.backbone is None and config.backbone_config is not None and config.freeze_backbone:
@@ -123,37 +120,6 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
     if args.glove is not None:
         process_state().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
-
-
-def vse_rows(
-    args: VseArguments, dataset: Dataset, model: VseScnlmModel, processor: VseScnlmProcessor, one_a_caption: bool
-) -> Dataset:
-    r"""
-    Makes of a dataset the rows that [`PairCollator`] takes: images, or their cached features, and captions.
-
-    Args:
-        args ([`VseArguments`]):
-            Whether features are cached.
-        dataset ([`~datasets.Dataset`]):
-            Rows with an `image`, its `captions` and its `image_id`.
-        model ([`VseScnlmModel`]):
-            Its backbone makes the features.
-        processor ([`VseScnlmProcessor`]):
-            The model's.
-        one_a_caption (`bool`):
-            Whether each caption has a row with its `length`, to be judged by, or to draw batches of near lengths from;
-            or each image.
-    """
-    rows = dataset.select_columns(["image_id", "image", "captions"])
-    cache = None
-    if args.features is not None:
-        if not model.config.freeze_backbone:
-            raise ValueError("`features` are of a backbone that stays as it is: set `--model.freeze_backbone true`.")
-        backbone = model.image_encoder.backbone
-        cache = extract_features(rows, backbone, processor.image_processor, args.features, pooling="mean")
-    if one_a_caption:
-        rows = one_caption_a_row(rows, processor.tokenizer)
-    return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
 
 
 def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: VseScnlmSpace, batch_size: int) -> torch.Tensor:

@@ -21,7 +21,9 @@ import pytest
 from PIL import Image
 
 from hf_vg.data import (
-    Report,
+    CaptionDataArguments,
+    LoadingReport,
+    load_caption_data,
     load_caption_table,
     load_captions,
     load_coco_captions,
@@ -31,8 +33,7 @@ from hf_vg.data import (
     train_word_tokenizer,
 )
 from hf_vg.data.captions import to_caption_schema
-from hf_vg.data.reports import read_text
-from hf_vg.training import CaptionDataArguments, load_caption_data
+from hf_vg.data.files import read_text
 
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "../shared/data/flickr8k"
@@ -65,7 +66,7 @@ def flickr(tmp_path):
 
 
 def test_flickr(flickr, never_decoded):
-    report = Report("tiny")
+    report = LoadingReport("tiny")
     data = load_flickr(flickr, strict=True, report=report)
     assert {split: rows["image_id"][:] for split, rows in data.items()} == {
         "train": ["b.jpg", "a.jpg"],
@@ -112,7 +113,7 @@ def test_every_flaw_of_token_files_is_named(flickr):
     (flickr / "Images" / "d.jpg").write_bytes(b"no image")
     train.write_text("a.jpg\nb.jpg\ngone.jpg\nd.jpg\nnobody.jpg\n")
     dev.write_text("c.jpg\na.jpg\n")
-    report = Report("flawed")
+    report = LoadingReport("flawed")
     data = load_flickr(flickr, report=report, check_images=True)
     assert data["train"]["captions"][:] == [["A dog ."], ["Café ."]] and list(data) == ["train"]
     found = [(problem.kind, Path(problem.file).name, problem.line) for problem in report.problems]
@@ -135,7 +136,7 @@ def test_every_flaw_of_token_files_is_named(flickr):
 
 def test_without_lists_all_is_training_data_and_with_lists_the_rest_is_counted(flickr):
     (flickr / "Flickr_8k.devImages.txt").unlink()
-    report = Report("tiny")
+    report = LoadingReport("tiny")
     assert len(load_flickr(flickr, report=report)["train"]) == 2
     assert report.counts["images in no split"] == 1
     (flickr / "Flickr_8k.trainImages.txt").unlink()
@@ -185,7 +186,7 @@ def test_flaws_of_karpathys_json_are_named_by_entry(karpathy):
     rows += [rows[0], {"filename": "4.jpg"}, {**rows[0], "filename": "5.jpg", "sentences": [{"tokens": []}]}]
     file = folder / "dataset_coco.json"
     file.write_text(json.dumps({"images": rows}))
-    report = Report("flawed")
+    report = LoadingReport("flawed")
     load_karpathy(file, folder / "images", report=report)
     assert [problem.reason.split(": ")[0] for problem in report.problems] == [
         "images[3]",
@@ -217,7 +218,7 @@ def test_coco(tmp_path, never_decoded):
     val = {"images": [{"id": 2, "file_name": "2.jpg"}], "annotations": [{"id": 10, "image_id": 2, "caption": "C."}]}
     (tmp_path / "annotations" / "captions_train2014.json").write_text(json.dumps(train))
     (tmp_path / "annotations" / "captions_val2014.json").write_text(json.dumps(val))
-    report = Report("coco")
+    report = LoadingReport("coco")
     data = load_coco_captions(tmp_path, report=report)
     assert data["train"].remove_columns("image").to_dict() == {
         "image_id": ["1"],
@@ -259,7 +260,7 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
     file.write_text(
         'image,caption\na.png,"A dog\nthat runs"\na.png,A dog, brown\n,Nobody\ngone.png,A ghost\na.png\na.png,\n'
     )
-    report = Report("flawed")
+    report = LoadingReport("flawed")
     data = load_caption_table(file, report=report)
     assert data["train"]["captions"][:] == [["A dog that runs", "A dog, brown"]]
     assert [(problem.kind, problem.line) for problem in report.problems] == [
@@ -359,16 +360,16 @@ def test_other_encodings(tmp_path):
     file = tmp_path / "text.txt"
     for encoding, content in (("utf-16", "é\nü"), ("utf-8-sig", "é\nü"), ("cp1252", "é\nü’"), ("utf-8", "é\rü")):
         file.write_bytes(content.encode(encoding))
-        report = Report("text")
+        report = LoadingReport("text")
         assert read_text(file, report) == content.replace("\r", "\n")
         assert report.problems
     file.write_bytes("é\nü".encode())
-    report = Report("text")
+    report = LoadingReport("text")
     assert read_text(file, report) == "é\nü" and not report.problems
 
 
 def test_a_long_report_is_cut_where_it_is_shown_only(caplog):
-    report = Report("many")
+    report = LoadingReport("many")
     report.count("images", 3000)
     for line in range(1, 101):
         report.skip("file", line, "bad")
@@ -380,7 +381,7 @@ def test_a_long_report_is_cut_where_it_is_shown_only(caplog):
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs Flickr8k in ../shared/data, beside the repository")
 def test_real_flickr8k(never_decoded):
-    report = Report("flickr8k")
+    report = LoadingReport("flickr8k")
     data = load_captions("flickr8k", REAL_DATA, strict=True, report=report)
     assert {split: len(rows) for split, rows in data.items()} == {"train": 5997, "validation": 1000}
     assert all(len(captions) == 5 for rows in data.values() for captions in rows["captions"])

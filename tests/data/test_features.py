@@ -34,11 +34,18 @@ from hf_vg import (
     VggBackbone,
     VggConfig,
 )
-from hf_vg.data import CaptionCollator, FeatureCache, extract_features, load_backbone, train_word_tokenizer
+from hf_vg.data import (
+    CaptionCollator,
+    FeatureCache,
+    captioner_rows,
+    extract_features,
+    load_backbone,
+    train_word_tokenizer,
+)
 from hf_vg.data.captions import CAPTION_FEATURES
 from hf_vg.data.features import cache_folder, image_digests
 from hf_vg.data.streaming import CaptionStream
-from hf_vg.training import CaptionerArguments, build_captioner, captioner_rows
+from hf_vg.training import CaptionerArguments, build_captioner
 from tests.common import start_process
 
 
@@ -308,7 +315,7 @@ def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_
     with pytest.raises(ValueError, match="stay as it was drawn at random"):
         build_captioner(CaptionerArguments(model=fields), tokenizer)
     model.config.freeze_backbone = False
-    with pytest.raises(ValueError, match="a backbone that stays as it is"):
+    with pytest.raises(ValueError, match="a backbone that frozen backbone"):
         captioner_rows(args, dataset, model, processor)
 
 

@@ -24,9 +24,9 @@ from PIL import Image
 from hf_vg.data import (
     CaptionPairCollatorForVGP,
     ImageGroupSampler,
+    LoadingReport,
     QuestionCollator,
     ReferringCollator,
-    Report,
     answer_scores,
     answer_vocabulary,
     box_iou,
@@ -77,7 +77,7 @@ def write_entities(folder: Path, names=("100", "200", "300")) -> tuple[Path, Pat
 
 class TestEntities:
     def test_official_folders(self, tmp_path):
-        report = Report("test")
+        report = LoadingReport("test")
         splits = load_flickr30k_entities(*write_entities(tmp_path), strict=True, report=report)
         assert {split: len(rows) for split, rows in splits.items()} == {"train": 2, "validation": 1}
         row = splits["train"][0]
@@ -101,7 +101,7 @@ class TestEntities:
     def test_what_is_broken_is_skipped_and_named(self, tmp_path):
         folder, images = write_entities(tmp_path)
         (images / "100.jpg").unlink()
-        report = Report("test")
+        report = LoadingReport("test")
         assert load_flickr30k_entities(folder, images, report=report)["train"]["image_id"][:] == ["200"]
         (problem,) = report.problems
         assert "train.txt:1: skipped: 100: there is no image '100.jpg'" in str(problem)
@@ -125,7 +125,7 @@ class TestEntities:
 
     @needs_shared("data", "flickr30k_entities")
     def test_real_counts(self):
-        report = Report("Flickr30k Entities")
+        report = LoadingReport("Flickr30k Entities")
         splits = load_flickr30k_entities(
             SHARED / "data/flickr30k_entities", SHARED / "data/flickr8k/Images", strict=True, report=report
         )

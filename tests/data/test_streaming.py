@@ -31,7 +31,7 @@ from transformers import CLIPImageProcessorPil
 from transformers.modeling_outputs import ModelOutput
 
 from hf_vg import ShowAttendTellProcessor
-from hf_vg.data import CaptionCollator, Report, stream_captions, train_word_tokenizer
+from hf_vg.data import CaptionCollator, LoadingReport, stream_captions, train_word_tokenizer
 from hf_vg.training import VgTrainer, VgTrainingArguments
 from tests.common import start_process
 
@@ -102,7 +102,7 @@ def test_rows_that_lack_something_are_named(tmp_path):
     rows = [{"image": {"bytes": png(0), "path": "a.png"}, "caption": caption} for caption in ("a dog", " ", None)]
     table = pa.Table.from_pylist(rows)
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    report = Report("flawed")
+    report = LoadingReport("flawed")
     stream = stream_captions("parquet", str(tmp_path / "a.parquet"), report=report)
     assert names(islice(stream, 3)) == ["a dog"] * 3
     assert [problem.reason for problem in report.problems] == ["the row has no captions"] * 2  # once, not every pass

@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from hf_vg.data import train_word_tokenizer
-from hf_vg.training import CaptionerArguments, build_captioner, load_captioner, unknown_words
+from hf_vg.data import train_word_tokenizer, unknown_words
+from hf_vg.training import CaptionerArguments, build_captioner, load_captioner
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

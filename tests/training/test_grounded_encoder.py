@@ -17,14 +17,13 @@ import pytest
 import torch
 from transformers import AutoModel, TrainingArguments
 
-from hf_vg.data import CaptionPairCollator, load_scenes, train_word_tokenizer
+from hf_vg.data import CaptionPairCollator, grounded_encoder_rows, load_scenes, train_word_tokenizer
 from hf_vg.evaluation import retrieval_metrics
 from hf_vg.training import (
     ClipGradientValues,
     GroundedEncoderArguments,
     VgTrainer,
     build_grounded_encoder,
-    grounded_encoder_rows,
     parse_arguments,
     retrieval_vectors,
 )

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from transformers import CLIPImageProcessor
 
-from hf_vg.training.arguments import CaptionDataArguments
+from hf_vg.data import CaptionDataArguments
 from hf_vg.training.images import build_image_processor
 
 

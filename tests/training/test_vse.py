@@ -17,8 +17,8 @@ from collections import Counter
 
 import torch
 
-from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer
-from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse, vse_rows
+from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer, vse_rows
+from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse
 
 
 BACKBONE = {"model_type": "vgg", "depths": [1], "hidden_sizes": [4]}

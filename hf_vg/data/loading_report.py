@@ -11,13 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Reading files as people have them, and a report of every row that was skipped or repaired, by file and line."""
+"""What a loader read, and every row that it skipped or repaired, by file and line."""
 
-import codecs
 import logging
 from collections import Counter
 from os import PathLike
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -39,10 +37,11 @@ class Problem(NamedTuple):
         return f"{where}: {self.kind}: {self.reason}"
 
 
-class Report:
+class LoadingReport:
     r"""
-    Gathers what a loader reads. A loader makes one, or is given one by who wants to look into it afterwards; it calls
-    [`~Report.count`], [`~Report.skip`] and [`~Report.repair`] as it reads, and [`~Report.finish`] once at its end.
+    What a loader read. A loader makes one, or is given one by a caller who wants to look into it. It calls
+    [`~LoadingReport.count`], [`~LoadingReport.skip`] and [`~LoadingReport.repair`] while it reads, and
+    [`~LoadingReport.finish`] once at the end.
 
     Args:
         name (`str`):
@@ -51,7 +50,7 @@ class Report:
     Example:
 
     ```python
-    report = Report("my photos")
+    report = LoadingReport("my photos")
     report.count("train images", 2)
     report.skip("captions.csv", 3, "there is no image 'dog.jpg' in 'photos'")
     report.finish(strict=True)  # ValueError, which names captions.csv:3
@@ -105,40 +104,3 @@ class Report:
         if strict:
             raise ValueError("\n".join([*lines, "Mend these rows, or load without `strict` to go on without them."]))
         logger.warning("\n".join(lines))
-
-
-def read_text(file: str | PathLike, report: Report) -> str:
-    r"""
-    Reads a text file that should be UTF-8 with lines that end in a line feed, whatever it is. What it is instead is
-    reported: a byte order mark or other line ends once, and each line that is not UTF-8.
-
-    Args:
-        file (`str` or `PathLike`):
-            The file.
-        report ([`Report`]):
-            Is told of the repairs.
-    """
-    raw = Path(file).read_bytes()
-    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
-        if raw.startswith(mark):
-            report.repair(file, 1, f"the file is {encoding.upper()}; it is read as that, and should be UTF-8")
-            raw = raw[len(mark) :].decode(encoding, errors="replace").encode()
-    if raw.startswith(codecs.BOM_UTF8):
-        report.repair(file, 1, "the file starts with a byte order mark, which is left out")
-        raw = raw[len(codecs.BOM_UTF8) :]
-    if b"\r" in raw:
-        line = raw[: raw.index(b"\r")].count(b"\n") + 1
-        report.repair(file, line, "lines end in a carriage return, from here on; it is read as a line feed")
-        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        lines = raw.split(b"\n")
-    text = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            text.append(line.decode())
-        except UnicodeDecodeError as error:
-            text.append(line.decode("cp1252", errors="replace"))
-            report.repair(file, number, f"byte {line[error.start]:#x} is not UTF-8; the line is read as Windows-1252")
-    return "\n".join(text)

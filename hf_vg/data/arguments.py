@@ -1,0 +1,98 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Where images with captions come from, as recipes ask for it."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class CaptionDataArguments:
+    """Images with captions, and what is made of the images."""
+
+    dataset: str = field(
+        default="scenes",
+        metadata={
+            "help": "`scenes`, the micro-world that is made on the spot; `flickr8k`, `flickr30k`, `karpathy`, `coco` "
+            "or `table` in `data_dir`; or a dataset of the Hub. See `hf_vg.data.load_captions`."
+        },
+    )
+    data_dir: str | None = field(default=None, metadata={"help": "Where the dataset's files are."})
+    images_dir: str | None = field(default=None, metadata={"help": "Where its images are, if not in the usual place."})
+    strict: bool = field(default=False, metadata={"help": "Make each row that must be skipped or repaired an error."})
+    check_images: bool = field(default=False, metadata={"help": "Decode every image first, and skip what can not be."})
+    num_train_images: int | None = field(
+        default=None, metadata={"help": "Images to train on: the first, or as many scenes. All, or 4,000 scenes."}
+    )
+    train_share: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train on this share of these images, drawn at random: the same ones whatever the seed, and those "
+            "of any smaller share among them."
+        },
+    )
+    num_eval_images: int | None = field(
+        default=None, metadata={"help": "Images to validate on, and again to test on. All, or 500 scenes."}
+    )
+    image_size: int = field(
+        default=64, metadata={"help": "Width and height of the images given to a model without `backbone`."}
+    )
+    squeeze_images: int | None = field(
+        default=None,
+        metadata={
+            "help": "Squeeze all of an image into a square of so many pixels, where otherwise its middle is cut out."
+        },
+    )
+    backbone: str | None = field(
+        default=None,
+        metadata={
+            "help": "Pretrained network to see images with, and its image processor: a folder, or a model of the Hub."
+        },
+    )
+    features: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},
+    )
+
+
+@dataclass
+class CaptionerDataArguments(CaptionDataArguments):
+    """Captions that a captioner is trained on, loaded or streamed."""
+
+    max_caption_words: int | None = field(
+        default=None, metadata={"help": "Captions of more words are not trained on. All are by default."}
+    )
+    mirror_images: bool = field(
+        default=False,
+        metadata={
+            "help": "Train on each image, or on its mirror image, as a coin decides in every batch. Captions stay as "
+            "they are, be it that they say left or right."
+        },
+    )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training data as it is trained on, for data bigger than memory or disk: `dataset` is "
+            "`webdataset` or `parquet`, and `data_dir` a pattern of its files; or a dataset of the Hub. Needs "
+            "`max_steps`."
+        },
+    )
+    eval_data_dir: str | None = field(
+        default=None, metadata={"help": "Pattern of the files to validate and test on, when streaming."}
+    )
+    shuffle_buffer: int = field(
+        default=1000, metadata={"help": "Rows in memory to draw from, when streaming. Files are shuffled as well."}
+    )
+    vocabulary_rows: int = field(
+        default=100_000, metadata={"help": "Rows whose words make the vocabulary, when streaming."}
+    )

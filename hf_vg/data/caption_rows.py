@@ -1,0 +1,246 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Images with captions as recipes ask for them, and the rows that each model is trained on."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
+from PIL.ImageOps import mirror
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from .arguments import CaptionDataArguments, CaptionerDataArguments
+from .caption_pairs import fixed_caption_pairs, toss
+from .captions import load_captions, one_caption_a_row
+from .features import FeatureCache, backbone_of, extract_features, process_state
+from .images import open_image
+from .loading_report import LoadingReport
+from .scenes import load_scenes
+from .streaming import CaptionStream, stream_captions
+
+
+def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
+    r"""
+    Loads what the arguments name, with the splits `train`, `validation` and `test`: without a validation split, one
+    image in twenty is held out of the training data, and without a test split, validation is that as well.
+
+    Args:
+        args ([`CaptionDataArguments`]):
+            The dataset, and how many of its images to use.
+    """
+    data = _load_scenes(args) if args.dataset == "scenes" else _load_files(args)
+    if args.train_share is not None:
+        if not 0 < args.train_share <= 1:
+            raise ValueError(f"`train_share` must be greater than 0 and at most 1, got {args.train_share}.")
+        number = max(1, round(args.train_share * len(data["train"])))
+        drawn = np.random.default_rng(0).permutation(len(data["train"]))[:number]
+        data["train"] = data["train"].select(np.sort(drawn))
+        process_state().print(f"Training on {number:,} images, a share of {args.train_share:g}.")
+    return data
+
+
+def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
+    num_eval_images = args.num_eval_images or 500
+    return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
+
+
+def _load_files(args: CaptionDataArguments) -> DatasetDict:
+    report = LoadingReport(args.dataset)
+    data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
+    say = process_state().print
+    say(report.summary())
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.05, seed=0).values()
+        say(f"There is no validation split: {len(data['validation']):,} images are held out of the training data.")
+    if "test" not in data:
+        data["test"] = data["validation"]
+        say("There is no test split: the model is judged on the validation split.")
+    limits = {"train": args.num_train_images, "validation": args.num_eval_images, "test": args.num_eval_images}
+    return DatasetDict(
+        {
+            split: data[split].select(range(min(limit or len(data[split]), len(data[split]))))
+            for split, limit in limits.items()
+        }
+    )
+
+
+def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str, CaptionStream | Dataset]:
+    r"""
+    Opens `train` as a stream, of which no more than a buffer is ever in memory. `validation`, which is `test` as well,
+    is as many rows as the arguments say of `eval_data_dir`, or of the other split of a dataset of the Hub.
+
+    Args:
+        args ([`CaptionerDataArguments`]):
+            The source, and how many images to validate on: 500 by default.
+        seed (`int`, *optional*, defaults to 0):
+            Of the order of rows.
+    """
+    is_format = args.dataset in ("webdataset", "parquet")
+    for name in ("data_dir", "eval_data_dir"):
+        if is_format and getattr(args, name) is None:
+            raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a pattern of files such as 'train-*.tar'.")
+    if args.train_share is not None:
+        raise ValueError("how many images a stream has is not known before: `train_share` is of data that are loaded.")
+    open_stream = partial(stream_captions, args.dataset, strict=args.strict)
+    train = open_stream(args.data_dir, shuffle_buffer=args.shuffle_buffer, seed=seed)
+    splits = ["train"] if is_format else get_dataset_split_names(args.dataset)
+    split = next((name for name in ("validation", "val", "dev", "test") if name in splits), splits[0])
+    if split == "train" and not is_format:
+        raise ValueError(f"{args.dataset} has the splits {splits}: none of them is there to validate on.")
+    held_out = open_stream(args.eval_data_dir, split=split, shuffle_buffer=1).one_pass()
+    features = Features(image=Image(), captions=List(Value("string")))
+    validation = Dataset.from_list(list(islice(held_out, args.num_eval_images or 500)), features=features)
+    process_state().print(f"Streaming {args.data_dir or args.dataset}; validating on {len(validation):,} images.")
+    return {"train": train, "validation": validation, "test": validation}
+
+
+def training_captions(args: CaptionerDataArguments, train: Dataset | CaptionStream) -> Iterator[str]:
+    """The captions that a vocabulary is made of: all, or those of the first rows of a stream."""
+    if isinstance(train, Dataset):
+        groups = train["captions"]
+    else:
+        rows = islice(train.one_pass(), args.vocabulary_rows)
+        groups = (row["captions"] for row in tqdm(rows, desc="Reading words", unit="row", leave=False))
+    return (caption for captions in groups for caption in captions)
+
+
+def unknown_words(tokenizer: PreTrainedTokenizerBase, captions: Iterable[str]) -> float:
+    """The share of words that a tokenizer does not know."""
+    texts = tokenizer(list(captions), add_special_tokens=False)["input_ids"]
+    return np.mean([token == tokenizer.unk_token_id for text in texts for token in text])
+
+
+def captioner_rows(
+    args: CaptionerDataArguments,
+    dataset: Dataset | CaptionStream,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    by_length: bool = False,
+    mirror_images: bool = False,
+) -> Dataset | CaptionStream:
+    r"""
+    Makes of a dataset the rows that [`CaptionCollator`] takes: images, or their cached features, and captions.
+
+    Args:
+        args ([`CaptionerDataArguments`]):
+            Whether features are cached, and how long a caption may be.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image` and its `captions`. A stream is given back as it is.
+        model ([`PreTrainedModel`]):
+            The captioner, whose backbone makes the features.
+        processor ([`ProcessorMixin`]):
+            The captioner's.
+        by_length (`bool`, *optional*, defaults to `False`):
+            Whether each caption becomes a row with its `length`, to draw batches of one length from.
+        mirror_images (`bool`, *optional*, defaults to `False`):
+            Whether a coin decides, in every batch that is read, if a row has the image or its mirror image.
+    """
+    if isinstance(dataset, CaptionStream):
+        if by_length or args.features is not None:
+            raise ValueError("rows of a stream are not known before: `max_length_difference` and `features` need all.")
+        if mirror_images:
+            raise ValueError("`mirror_images` is for data that are loaded, not for a stream.")
+        return dataset
+    rows = dataset.select_columns(["image", "captions"])
+    cache = mirrored = None
+    if args.features is not None:
+        cache = _features_of(rows, model, processor, args.features)
+        mirrored = _features_of(rows, model, processor, args.features, mirrored=True) if mirror_images else None
+    if by_length:
+        rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
+    if cache is not None:
+        return cache.attach(rows, mirrored=mirrored)
+    return rows.with_transform(_mirror_at_random, columns=["image", "captions"]) if mirror_images else rows
+
+
+def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
+    images = [open_image(image) for image in batch["image"]]
+    coins = toss(batch["captions"])
+    return {**batch, "image": [mirror(image) if coin else image for image, coin in zip(images, coins, strict=True)]}
+
+
+def vse_rows(
+    args: CaptionDataArguments,
+    dataset: Dataset,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    one_a_caption: bool,
+) -> Dataset:
+    r"""
+    Makes of a dataset the rows that [`PairCollator`] takes: images, or their cached features, and captions.
+
+    Args:
+        args ([`CaptionDataArguments`]):
+            Whether features are cached.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`, its `captions` and its `image_id`.
+        model ([`PreTrainedModel`]):
+            Its backbone makes the features.
+        processor ([`ProcessorMixin`]):
+            The model's.
+        one_a_caption (`bool`):
+            Whether each caption has a row with its `length`, to be judged by, or to draw batches of near lengths from;
+            or each image.
+    """
+    rows = dataset.select_columns(["image_id", "image", "captions"])
+    cache = None
+    if args.features is not None:
+        cache = _features_of(rows, model, processor, args.features, pooling="mean")
+    if one_a_caption:
+        rows = one_caption_a_row(rows, processor.tokenizer)
+    return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
+
+
+def grounded_encoder_rows(
+    args: CaptionDataArguments,
+    dataset: Dataset,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    fixed: bool = False,
+) -> Dataset:
+    r"""
+    Makes of a dataset the rows that [`CaptionPairCollator`] takes.
+
+    Args:
+        args ([`CaptionDataArguments`]):
+            Whether features are cached.
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image_id`, an `image` and its `captions`.
+        model ([`PreTrainedModel`]):
+            The encoder, whose backbone makes the features.
+        processor ([`ProcessorMixin`]):
+            The encoder's.
+        fixed (`bool`, *optional*, defaults to `False`):
+            Whether a row always gives the same two captions.
+    """
+    sees_images = backbone_of(model) is not None
+    rows = dataset.select_columns(["image_id", "captions", *(["image"] if sees_images else [])])
+    cache = None
+    if args.features is not None and sees_images:
+        cache = _features_of(rows, model, processor, args.features, pooling="mean")
+    captions = ["captions"]
+    if fixed:
+        rows, captions = fixed_caption_pairs(rows), ["caption", "target_caption"]
+    return rows if cache is None else cache.attach(rows, columns=["image_id", *captions])
+
+
+def _features_of(
+    rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, directory: str, **options
+) -> FeatureCache:
+    if not model.config.freeze_backbone:
+        raise ValueError("`features` need a frozen backbone: set `--model.freeze_backbone true`.")
+    return extract_features(rows, backbone_of(model), processor.image_processor, directory, **options)

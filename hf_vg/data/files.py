@@ -1,0 +1,91 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Text files as people have them, and files that are written whole or not at all."""
+
+import codecs
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from uuid import uuid4
+
+from .loading_report import LoadingReport
+
+
+@contextmanager
+def atomic_write(path: str | PathLike) -> Iterator[Path]:
+    r"""
+    Gives a temporary file to write, which becomes `path` when the block ends. If the block fails or the process is
+    killed, `path` stays as it was: absent, or with its old content. Folders that are missing are made.
+
+    Args:
+        path (`str` or `PathLike`):
+            The file to write.
+
+    Example:
+
+    ```python
+    with atomic_write("outputs/metrics.json") as file:
+        file.write_text("{}")
+    ```
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that the move is one step. The name is unique: other processes may write `path` too.
+    temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex[:16]}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "r+b") as written:  # Windows flushes only files that are open for writing
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_text(file: str | PathLike, report: LoadingReport) -> str:
+    r"""
+    Reads a text file that should be UTF-8 with lines that end in a line feed, whatever it is. What it is instead is
+    reported: a byte order mark or other line ends once, and each line that is not UTF-8.
+
+    Args:
+        file (`str` or `PathLike`):
+            The file.
+        report ([`LoadingReport`]):
+            Is told of the repairs.
+    """
+    raw = Path(file).read_bytes()
+    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if raw.startswith(mark):
+            report.repair(file, 1, f"the file is {encoding.upper()}; it is read as that, and should be UTF-8")
+            raw = raw[len(mark) :].decode(encoding, errors="replace").encode()
+    if raw.startswith(codecs.BOM_UTF8):
+        report.repair(file, 1, "the file starts with a byte order mark, which is left out")
+        raw = raw[len(codecs.BOM_UTF8) :]
+    if b"\r" in raw:
+        line = raw[: raw.index(b"\r")].count(b"\n") + 1
+        report.repair(file, line, "lines end in a carriage return, from here on; it is read as a line feed")
+        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        lines = raw.split(b"\n")
+    text = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            text.append(line.decode())
+        except UnicodeDecodeError as error:
+            text.append(line.decode("cp1252", errors="replace"))
+            report.repair(file, number, f"byte {line[error.start]:#x} is not UTF-8; the line is read as Windows-1252")
+    return "\n".join(text)
