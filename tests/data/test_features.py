@@ -315,7 +315,7 @@ def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_
     with pytest.raises(ValueError, match="stay as it was drawn at random"):
         build_captioner(CaptionerArguments(model=fields), tokenizer)
     model.config.freeze_backbone = False
-    with pytest.raises(ValueError, match="a backbone that frozen backbone"):
+    with pytest.raises(ValueError, match="need a frozen backbone"):
         captioner_rows(args, dataset, model, processor)
 
 
