@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, set_seed
 
 from hf_vg.data import train_word_tokenizer
@@ -464,10 +465,36 @@ class TestShowAttendTellModel:
         with pytest.raises(ValueError, match="3 captions can not be shared out evenly among 2 images"):
             model(pixel_values=inputs["pixel_values"][:2], labels=inputs["labels"])
 
-    @pytest.mark.parametrize("field", [{"context_gate": "matrix"}, {"num_init_layers": 0}, {"hidden_size": "big"}])
+    @pytest.mark.parametrize(
+        "field",
+        [
+            {"context_gate": "matrix"},
+            {"num_init_layers": 0},
+            {"num_attention_layers": 10**6},
+            {"hidden_size": "big"},
+            {"hidden_size": 10**12},
+            {"feature_size": -1},
+            {"attention_size": math.nan},
+            {"vocab_size": 10**9},
+            {"dropout": math.nan},
+            {"semi_sampling_probability": 1.5},
+            {"attention_temperature": 0},
+            {"attention_penalty": math.inf},
+            {"num_labels": 20_000_000},
+            {"backbone_config": {"model_type": "vgg", "hidden_sizes": [10**12] * 5}},
+            {"backbone_config": {"model_type": "resnet", "hidden_sizes": [10**12] * 4}},
+            {"backbone_config": {"model_type": "resnet", "num_labels": 20_000_000}},
+        ],
+        ids=str,
+    )
     def test_config_names_a_wrong_field(self, field):
-        with pytest.raises(Exception, match=next(iter(field))):
+        (name, value), *_ = field.items()
+        name = {"backbone_config": "hidden_sizes|num_labels"}.get(name, name)
+        with pytest.raises((ValueError, StrictDataclassError), match=name):
             tiny_config(**field)
+        if "backbone_config" not in field and "num_labels" not in field:
+            with pytest.raises(StrictDataclassError, match=name):
+                setattr(tiny_config(), name, value)
 
 
 class TestShowAttendTellProcessor:

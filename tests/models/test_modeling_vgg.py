@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassClassValidationError
+from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -114,11 +115,27 @@ def test_defaults_are_vgg19_and_its_last_stage():
 
 
 @pytest.mark.parametrize(
-    ("depths", "message"), [([1, 1], "one value a stage, got depths=.1, 1. "), ([1, 0, 1], "at least one convolution")]
+    ("fields", "message"),
+    [
+        ({"depths": [1, 1]}, "one value per stage, got depths=.1, 1. "),
+        ({"depths": [1, 0, 1]}, "'depths'(.|\n)*from 1 to 1,024, got 0"),
+        ({"depths": [], "hidden_sizes": []}, "'depths'(.|\n)*from 1 to 1,024 numbers, got 0"),
+        ({"depths": [1] * 2000}, "'depths'(.|\n)*from 1 to 1,024 numbers, got 2,000"),
+        ({"hidden_sizes": [4, 10**12, 8]}, "'hidden_sizes'(.|\n)*from 1 to 65,536, got 1000000000000"),
+        ({"num_channels": -3}, "'num_channels'(.|\n)*from 1 to 65,536, got -3"),
+        ({"num_channels": math.nan}, "'num_channels' expected int"),
+    ],
 )
-def test_config_refuses_stages_that_cannot_be(depths, message):
-    with pytest.raises(StrictDataclassClassValidationError, match=message):
-        VggConfig(depths=depths, hidden_sizes=[4, 6, 8])
+def test_config_refuses_stages_that_cannot_be(fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        VggConfig(**{"depths": [1, 2, 1], "hidden_sizes": [4, 6, 8], **fields})
+
+
+@pytest.mark.parametrize("num_labels", [20_000_000, -1, 1.5, math.nan, "many"])
+def test_number_of_labels_is_checked_before_they_are_named(num_labels):
+    with pytest.raises(ValueError, match="`num_labels` must be an integer from 0 to 65,536"):
+        tiny_config(num_labels=num_labels)
+    assert tiny_config(num_labels=3).num_labels == 3
 
 
 def test_initialization_is_he_normal_over_fan_out():

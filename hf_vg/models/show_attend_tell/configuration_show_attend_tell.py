@@ -20,7 +20,17 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..vgg.configuration_vgg import VggConfig
+from ..vgg.configuration_vgg import (
+    VggConfig,
+    check_num_labels,
+    layers_field,
+    probability_field,
+    read_backbone_config,
+    scale_field,
+    vocabulary_field,
+    weight_field,
+    width_field,
+)
 
 
 @strict
@@ -94,29 +104,29 @@ class ShowAttendTellConfig(PreTrainedConfig):
 
     backbone_config: dict | PreTrainedConfig | None = field(default_factory=VggConfig)
     freeze_backbone: bool = True
-    feature_size: int = 512
-    vocab_size: int = 10000
-    embedding_size: int = 512
-    hidden_size: int = 1800
-    attention_size: int | None = None
-    num_attention_layers: int = 2
-    num_init_layers: int = 2
+    feature_size: int = width_field(default=512)
+    vocab_size: int = vocabulary_field(default=10000)
+    embedding_size: int = width_field(default=512)
+    hidden_size: int = width_field(default=1800)
+    attention_size: int | None = width_field(default=None)
+    num_attention_layers: int = layers_field(default=2)
+    num_init_layers: int = layers_field(default=2)
     attention_type: Literal["soft", "hard"] = "soft"
     hard_decoding: Literal["expected", "argmax", "sample"] = "expected"
-    semi_sampling_probability: float | int = 0.5
-    reinforce_weight: float | int = 0.1
-    entropy_weight: float | int = 0.002
-    baseline_decay: float | int = 0.9
-    attention_temperature: float | int = 1.0
+    semi_sampling_probability: float | int = probability_field(default=0.5)
+    reinforce_weight: float | int = weight_field(default=0.1)
+    entropy_weight: float | int = weight_field(default=0.002)
+    baseline_decay: float | int = probability_field(default=0.9)
+    attention_temperature: float | int = scale_field(default=1.0)
     context_gate: Literal["scalar", "vector", "none"] = "scalar"
     deep_output_activation: Literal["tanh", "linear"] = "tanh"
     output_from_embedding: bool = True
     output_from_context: bool = True
-    attention_penalty: float | int = 1.0
-    dropout: float | int = 0.5
-    embedding_dropout: float | int = 0.0
-    feature_dropout: float | int = 0.0
-    initializer_range: float = 0.01
+    attention_penalty: float | int = weight_field(default=1.0)
+    dropout: float | int = probability_field(default=0.5)
+    embedding_dropout: float | int = probability_field(default=0.0)
+    feature_dropout: float | int = probability_field(default=0.0)
+    initializer_range: float = weight_field(default=0.01)
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
@@ -124,18 +134,11 @@ class ShowAttendTellConfig(PreTrainedConfig):
     decoder_start_token_id: int = 0
 
     def __post_init__(self, **kwargs):
-        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
-        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
-            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        check_num_labels(kwargs)
+        self.backbone_config = read_backbone_config(self.backbone_config)
         if self.attention_size is None:
             self.attention_size = self.feature_size
         super().__post_init__(**kwargs)
-
-    def validate_architecture(self):
-        """Part of `@strict`-powered validation."""
-        for name in ("num_attention_layers", "num_init_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
 
 
 __all__ = ["ShowAttendTellConfig"]

@@ -13,7 +13,10 @@
 # limitations under the License.
 """VGG model configuration"""
 
-from huggingface_hub.dataclasses import strict
+from collections.abc import Callable
+from typing import Any
+
+from huggingface_hub.dataclasses import as_validated_field, strict
 from transformers import PreTrainedConfig
 from transformers.backbone_utils import BackboneConfigMixin
 
@@ -24,6 +27,66 @@ VGG_DEPTHS = {
     "vgg16": [2, 2, 3, 3, 3],
     "vgg19": [2, 2, 4, 4, 4],
 }
+
+
+def bounded_field(low: float, high: float) -> Callable:
+    r"""
+    A field of a config that takes numbers from `low` to `high`, or lists of 1 to 1,024 such numbers. `None` passes,
+    NaN does not. A config is read from a file that may be damaged or hostile: sizes without a limit make the model
+    built from it hang or exhaust the memory.
+
+    Args:
+        low (`float`):
+            The smallest number.
+        high (`float`):
+            The largest number.
+
+    Returns:
+        `Callable`: Makes the field: `hidden_size: int = bounded_field(1, 65_536)(default=512)`.
+    """
+
+    @as_validated_field
+    def check(value: Any):
+        is_list = isinstance(value, (list, tuple))
+        if is_list and not 1 <= len(value) <= 1024:
+            raise ValueError(f"must hold from 1 to 1,024 numbers, got {len(value):,}")
+        for number in value if is_list else [value]:
+            if number is not None and not low <= number <= high:
+                raise ValueError(f"must be from {low:,} to {high:,}, got {number}")
+
+    return check
+
+
+width_field = bounded_field(1, 65_536)  # channels, hidden sizes and other widths of a tensor
+layers_field = bounded_field(1, 1024)
+vocabulary_field = bounded_field(1, 16_777_216)
+probability_field = bounded_field(0, 1)
+weight_field = bounded_field(0, 1_000_000)  # of a part of the loss, and margins
+scale_field = bounded_field(1e-6, 1_000_000)  # temperatures and other factors that are never zero
+
+
+def check_num_labels(fields: dict[str, Any]):
+    """transformers makes a name for each label as it reads `num_labels`, which takes minutes for millions."""
+    num_labels = fields.get("num_labels")
+    if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= 65_536):
+        raise ValueError(f"`num_labels` must be an integer from 0 to 65,536, got {num_labels!r}.")
+
+
+def read_backbone_config(backbone_config: dict | PreTrainedConfig | None) -> dict | PreTrainedConfig | None:
+    """
+    Reads the config of a VGG from a `dict`, so that a published checkpoint loads where "vgg" is not registered with
+    the Auto classes. The config of another backbone stays a `dict` for `AutoConfig`, and its numbers are checked.
+    """
+    if not isinstance(backbone_config, dict):
+        return backbone_config
+    if backbone_config.get("model_type", "vgg") == "vgg":
+        return VggConfig.from_dict(backbone_config)
+    check_num_labels(backbone_config)
+    for name, value in backbone_config.items():
+        for number in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(number, (int, float)) and not abs(number) <= 1_000_000:
+                raise ValueError(f"`backbone_config` has {name}={number}: must be from -1,000,000 to 1,000,000.")
+    return backbone_config
 
 
 @strict
@@ -61,12 +124,13 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
 
     model_type = "vgg"
 
-    num_channels: int = 3
-    depths: list[int] | tuple[int, ...] = (2, 2, 4, 4, 4)
-    hidden_sizes: list[int] | tuple[int, ...] = (64, 128, 256, 512, 512)
+    num_channels: int = width_field(default=3)
+    depths: list[int] | tuple[int, ...] = layers_field(default=(2, 2, 4, 4, 4))
+    hidden_sizes: list[int] | tuple[int, ...] = width_field(default=(64, 128, 256, 512, 512))
     use_batch_norm: bool = False
 
     def __post_init__(self, **kwargs):
+        check_num_labels(kwargs)
         self.depths = list(self.depths)
         self.hidden_sizes = list(self.hidden_sizes)
         self.stage_names = [f"stage{idx}" for idx in range(1, len(self.depths) + 1)]
@@ -76,16 +140,11 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_stages(self):
-        """Part of `@strict`-powered validation: every stage has a depth and a width, both positive."""
+        """Part of `@strict`-powered validation: every stage has a depth and a width."""
         if len(self.depths) != len(self.hidden_sizes):
             raise ValueError(
-                f"`depths` and `hidden_sizes` must have one value a stage, got depths={self.depths} and "
-                f"hidden_sizes={self.hidden_sizes}"
-            )
-        if min(self.depths + self.hidden_sizes) < 1:
-            raise ValueError(
-                f"every stage needs at least one convolution and one channel, got depths={self.depths} and "
-                f"hidden_sizes={self.hidden_sizes}"
+                f"`depths` and `hidden_sizes` must have one value per stage, got depths={self.depths} and "
+                f"hidden_sizes={self.hidden_sizes}."
             )
 
 
