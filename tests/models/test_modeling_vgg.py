@@ -278,7 +278,8 @@ def test_half_precision_takes_float32_images(dtype, use_batch_norm):
     torch.testing.assert_close(feature_map.float(), expected, atol=0.05, rtol=0.05)
 
 
-def test_gradient_checkpointing_recomputes_and_changes_nothing():
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_gradient_checkpointing_recomputes_and_changes_nothing(use_reentrant):
     torch.manual_seed(0)
     backbone = VggBackbone(tiny_config()).train()
     images = torch.randn(2, 3, 16, 16)
@@ -292,11 +293,25 @@ def test_gradient_checkpointing_recomputes_and_changes_nothing():
         return [p.grad.clone() for p in backbone.parameters()], len(convolution_calls)
 
     expected, calls_without = gradients()
-    backbone.gradient_checkpointing_enable()
+    backbone.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
     actual, calls_with = gradients()
-    assert (calls_without, calls_with) == (1, 2)
+    assert (calls_without, calls_with) == (1, 2) and not images.requires_grad
     for gradient, expected_gradient in zip(actual, expected, strict=True):
         torch.testing.assert_close(gradient, expected_gradient)
+
+    images.requires_grad_()
+    gradients()
+    assert images.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_any_attention_implementation_may_surround_it(implementation, tmp_path):
+    backbone = VggBackbone(tiny_config())
+    backbone.set_attn_implementation(implementation)
+    assert backbone.config._attn_implementation == implementation
+    backbone.save_pretrained(tmp_path)
+    loaded = VggBackbone.from_pretrained(tmp_path, attn_implementation=implementation)
+    assert loaded.config._attn_implementation == implementation
 
 
 def test_batch_norm_is_never_checkpointed():

@@ -73,6 +73,10 @@ class VggPreTrainedModel(PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     _no_split_modules = ["VggConvLayer"]
+    # VGG has no attention, so a model around it may use any implementation.
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -112,18 +116,23 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
                 deviation.
 
         Returns:
-            [`~transformers.modeling_outputs.BackboneOutput`]: `feature_maps`, one a stage of `out_features`; with
-            `output_hidden_states=True` also `hidden_states`, one a stage up to the last of `out_features`, where the
-            computation ends.
+            [`~transformers.modeling_outputs.BackboneOutput`]: `feature_maps`, one per stage of `out_features`. With
+            `output_hidden_states=True` also `hidden_states`, one per stage up to the last of `out_features`, where
+            the computation ends.
         """
         # Image processors give float32, and a checkpoint kept in half precision loads in half precision.
         hidden_states = pixel_values.to(self.dtype)
 
+        # A parent model that checkpoints switches this on without asking `supports_gradient_checkpointing`.
+        # CODEPATH: torchvision's vgg*_bn are never recomputed, see __init__.
+        checkpointing = self.gradient_checkpointing and self.training and not self.config.use_batch_norm
+        if checkpointing and torch.is_grad_enabled() and not hidden_states.requires_grad:
+            # With `use_reentrant=True` a stage whose input needs no gradient gives none to its weights.
+            hidden_states = hidden_states.detach().requires_grad_()
+
         feature_maps = {}
         for stage_name, stage in zip(self.stage_names, self.stages, strict=True):
-            # A parent model that checkpoints switches this on without asking `supports_gradient_checkpointing`.
-            # CODEPATH: torchvision's vgg*_bn are never recomputed, see __init__.
-            if self.gradient_checkpointing and self.training and not self.config.use_batch_norm:
+            if checkpointing:
                 hidden_states = self._gradient_checkpointing_func(stage.__call__, hidden_states)
             else:
                 hidden_states = stage(hidden_states)
