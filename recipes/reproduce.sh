@@ -35,7 +35,7 @@ vgg16() {
     local checkpoint
     checkpoint=$(ls "$WEIGHTS"/vgg16* | head -1)  # by itself, so that the script ends where there is none
     [ -f "$OUTPUT/vgg16/model.safetensors" ] ||
-        python -m hf_vg.models.vgg.convert --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
+        python -m hf_vg.hub.convert_vgg --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }
 
 score_captions() {  # checkpoint

@@ -25,7 +25,7 @@ Any argument can be set in a YAML file, and a flag wins over the file:
 
 Flickr8k, with the features of a frozen VGG-16 computed once:
 
-    python -m hf_vg.models.vgg.convert --checkpoint vgg16-397923af.pth --output_dir vgg16
+    python -m hf_vg.hub.convert_vgg --checkpoint vgg16-397923af.pth --output_dir vgg16
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
 

@@ -12,7 +12,3 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The models, one folder each."""
-
-# A config imports `AutoConfig`, and `AutoConfig` registers the configs (see `hf_vg.auto`): it comes first, so that the
-# two do not wait for each other.
-import transformers.models.auto.configuration_auto  # noqa: F401

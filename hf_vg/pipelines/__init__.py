@@ -12,9 +12,6 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-# Importing `transformers.pipelines` registers the pipeline (see `hf_vg.auto`), so it comes before the pipeline's file.
-import transformers.pipelines  # noqa: F401
-
 from .image_to_text import ImageToTextPipeline
 
 

@@ -31,7 +31,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from ..data.samplers import LengthBatchSampler
 from .arguments import VgTrainingArguments
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
-from .hub import PublishingTrainer
+from .publishing_trainer import PublishingTrainer
 
 
 # Of glibc's malloc.h

@@ -98,8 +98,8 @@ PUSH = """
     json.dump(commits, open("commits.json", "w"))
 
     # Published weights, converted and published again.
-    from hf_vg.models.grounded_visual_bert import convert as visual_bert
-    from hf_vg.models.vgg import convert as vgg
+    from hf_vg.hub import convert_visual_bert as visual_bert
+    from hf_vg.hub import convert_vgg as vgg
     from tests.models.test_modeling_vgg import without_data
 
     ones = {name: torch.ones(tensor.shape, dtype=torch.bfloat16) for name, tensor in without_data("vgg11").items()}
@@ -278,7 +278,7 @@ RESUME = (
     import time
     import pytest
     from huggingface_hub import get_session
-    from hf_vg.training import hub
+    from hf_vg.training import publishing_trainer
     first = trainer("first", 4, push_to_hub=True, hub_model_id="user/trained", hub_strategy="checkpoint",
                     hub_token="good-token")
     first.train()
@@ -317,7 +317,7 @@ RESUME = (
 
     # A checkpoint that can not be uploaded is told of, training goes on, and the model arrives in the end.
     time.sleep, warned = lambda seconds: None, []
-    hub.logger.warning = warned.append
+    publishing_trainer.logger.warning = warned.append
     get_session().put(f"{api.endpoint}/faults", json=[("POST .*/unlucky/commit/", 503, 1)])
     unlucky = trainer("unlucky", 2, push_to_hub=True, hub_model_id="user/unlucky")
     unlucky.train()

@@ -29,8 +29,9 @@ from torch import nn
 from transformers import AutoBackbone, AutoConfig, AutoImageProcessor
 
 from hf_vg import VggBackbone, VggConfig
-from hf_vg.models.vgg import VGG_DEPTHS, convert
-from hf_vg.models.vgg.convert import convert_torchvision_state_dict, main
+from hf_vg.hub import convert_vgg
+from hf_vg.hub.convert_vgg import convert_torchvision_state_dict, main
+from hf_vg.models.vgg import VGG_DEPTHS
 
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "../shared/weights/vgg16_features_torchvision_fp16.safetensors"
@@ -496,7 +497,7 @@ def test_failure_half_way_leaves_nothing_behind(vgg11_file, tmp_path, monkeypatc
         written.extend(path.name for path in Path(folder).iterdir())
         raise OSError("disk full")
 
-    monkeypatch.setattr(convert.CLIPImageProcessorPil, "save_pretrained", fail)
+    monkeypatch.setattr(convert_vgg.CLIPImageProcessorPil, "save_pretrained", fail)
     with pytest.raises(OSError, match="disk full"):
         main(["--checkpoint", str(vgg11_file), "--output_dir", str(tmp_path / "out")])
     assert "model.safetensors" in written
@@ -513,7 +514,7 @@ def test_existing_files_are_not_overwritten(vgg11_file, tmp_path):
 def test_push_to_hub_uploads_the_folder(vgg11_file, tmp_path, monkeypatch):
     """With a hub at the other end: tests/hub/test_hub.py."""
     calls = []
-    monkeypatch.setattr(convert, "upload_folder", lambda folder, repo_id, **_: calls.append((folder, repo_id)))
+    monkeypatch.setattr(convert_vgg, "upload_folder", lambda folder, repo_id, **_: calls.append((folder, repo_id)))
     output_dir = tmp_path / "out"
     main(["--checkpoint", str(vgg11_file), "--output_dir", str(output_dir), "--push_to_hub", "me/vgg11"])
     assert calls == [(output_dir, "me/vgg11")]

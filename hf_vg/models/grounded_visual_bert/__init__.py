@@ -11,17 +11,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-import sys
-from typing import TYPE_CHECKING
 
-from transformers.utils import _LazyModule
-from transformers.utils.import_utils import define_import_structure
-
-
-if TYPE_CHECKING:
-    from .configuration_grounded_visual_bert import *
-    from .modeling_grounded_visual_bert import *
-    from .modeling_grounded_visual_bert_tasks import *
-    from .processing_grounded_visual_bert import *
-else:
-    sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__), module_spec=__spec__)
+from .configuration_grounded_visual_bert import *
+from .modeling_grounded_visual_bert import *
+from .modeling_grounded_visual_bert_tasks import *
+from .processing_grounded_visual_bert import *

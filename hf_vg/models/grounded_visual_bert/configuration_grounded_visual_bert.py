@@ -16,18 +16,17 @@
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig
+from transformers import AutoConfig, VisualBertConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from ..vgg.configuration_vgg import VggConfig
 
 
 @strict
-class GroundedVisualBertConfig(PreTrainedConfig):
+class GroundedVisualBertConfig(VisualBertConfig):
     r"""
     Configuration of VisualBERT with a region encoder in front, and with supervision of its attention (Samaran et al.,
-    2021). It has every field of [`VisualBertConfig`]; those that are not listed here mean the same. It does not
-    inherit from it, as importing that class imports the Auto classes, which import this one to register it.
+    2021). Fields that are not listed here are those of [`VisualBertConfig`].
 
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*):
@@ -69,25 +68,10 @@ class GroundedVisualBertConfig(PreTrainedConfig):
 
     backbone_config: dict | PreTrainedConfig | None = None
     freeze_backbone: bool = True
-    vocab_size: int = 30522
-    hidden_size: int = 768
     visual_embedding_dim: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.1
-    attention_probs_dropout_prob: float | int = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    bypass_transformer: bool = False
-    special_visual_initialize: bool = True
     pad_token_id: int | None = 0  # BERT's; VisualBertConfig has RoBERTa's
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    tie_word_embeddings: bool = True
     region_feature_size: int = 2048
     region_samples: int = 14
     geometry_frequencies: int = 256

@@ -17,7 +17,7 @@ import os
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import BertModel, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -245,8 +245,6 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
             kwargs:
                 Fields of [`GroundedVisualBertConfig`], which win over those of the checkpoint.
         """
-        from transformers import BertModel
-
         text = BertModel.from_pretrained(text_model, dtype=torch.float32)
         shared = (
             *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),

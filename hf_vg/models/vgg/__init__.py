@@ -11,17 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-import sys
-from typing import TYPE_CHECKING
 
-from transformers.utils import _LazyModule
-from transformers.utils.import_utils import define_import_structure
-
-
-__all__ = ["VGG_DEPTHS", "VggBackbone", "VggConfig", "VggPreTrainedModel"]
-
-if TYPE_CHECKING:
-    from .configuration_vgg import VGG_DEPTHS, VggConfig
-    from .modeling_vgg import VggBackbone, VggPreTrainedModel
-else:
-    sys.modules[__name__] = _LazyModule(__name__, __file__, define_import_structure(__file__), module_spec=__spec__)
+from .configuration_vgg import *
+from .modeling_vgg import *

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers import AutoModel, AutoProcessor
 from transformers.image_utils import load_image
 from transformers.utils import logging
 
@@ -76,8 +77,6 @@ class VseScnlmSpace:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs) -> "VseScnlmSpace":
         """Loads a checkpoint of the space or of the language model on it. `kwargs` are those of `AutoModel`."""
-        from transformers import AutoModel, AutoProcessor
-
         return cls(AutoModel.from_pretrained(name_or_path, **kwargs), AutoProcessor.from_pretrained(name_or_path))
 
     @torch.no_grad()

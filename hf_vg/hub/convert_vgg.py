@@ -15,7 +15,7 @@
 Convert torchvision's VGG weights (`.safetensors`, or a `.pth` state dict) to a folder for `from_pretrained`.
 
 ```bash
-python -m hf_vg.models.vgg.convert --checkpoint vgg19-dcbb9e9d.pth --output_dir vgg19
+python -m hf_vg.hub.convert_vgg --checkpoint vgg19-dcbb9e9d.pth --output_dir vgg19
 ```
 
 The variant is read off the tensors, the classifier is left out, and the precision is kept unless `--dtype` casts it.
@@ -28,10 +28,10 @@ import torch
 from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 
-from ...hub.cards import Run, model_card
-from ...hub.conversion import converter_parser, new_folder, read_state_dict
-from ...hub.publishing import upload_folder
-from .configuration_vgg import VGG_DEPTHS, VggConfig
+from ..models.vgg.configuration_vgg import VGG_DEPTHS, VggConfig
+from .cards import Run, model_card
+from .conversion import converter_parser, new_folder, read_state_dict
+from .publishing import upload_folder
 
 
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
@@ -151,7 +151,7 @@ def convert_checkpoint(
 
 def main(args: Sequence[str] | None = None) -> None:
     parser = converter_parser(
-        "hf_vg.models.vgg.convert",
+        "hf_vg.hub.convert_vgg",
         "Convert torchvision's VGG weights to a folder for `from_pretrained`.",
         "torchvision's weights, .safetensors or .pth",
     )

@@ -16,7 +16,7 @@ Convert published VisualBERT weights to a folder for `from_pretrained`: a transf
 on the Hub such as `uclanlp/visualbert-vqa-coco-pre`), or a state dict of the authors' (`vqa_coco_pre_trained.th`).
 
 ```bash
-python -m hf_vg.models.grounded_visual_bert.convert --checkpoint uclanlp/visualbert-vqa-coco-pre \
+python -m hf_vg.hub.convert_visual_bert --checkpoint uclanlp/visualbert-vqa-coco-pre \
     --backbone microsoft/resnet-50 --output_dir visualbert
 accelerate launch recipes/train_vgp.py --checkpoint visualbert
 ```
@@ -33,13 +33,13 @@ import torch
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, VisualBertConfig, VisualBertModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ...data.features import load_backbone
-from ...hub.cards import Run, model_card
-from ...hub.conversion import converter_parser, new_folder, read_state_dict
-from ...hub.publishing import upload_folder
-from .configuration_grounded_visual_bert import GroundedVisualBertConfig
-from .modeling_grounded_visual_bert import GroundedVisualBertModel
-from .processing_grounded_visual_bert import GroundedVisualBertProcessor
+from ..data.features import load_backbone
+from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
+from ..models.grounded_visual_bert.modeling_grounded_visual_bert import GroundedVisualBertModel
+from ..models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
+from .cards import Run, model_card
+from .conversion import converter_parser, new_folder, read_state_dict
+from .publishing import upload_folder
 
 
 # Parts of names in the authors' code, and in transformers'.
@@ -186,7 +186,7 @@ def convert_checkpoint(
 
 def main(args: Sequence[str] | None = None) -> None:
     parser = converter_parser(
-        "hf_vg.models.grounded_visual_bert.convert",
+        "hf_vg.hub.convert_visual_bert",
         "Convert published VisualBERT weights to a folder for `from_pretrained`.",
         "folder or name on the Hub of a transformers VisualBERT, or the authors' weights (.th)",
     )

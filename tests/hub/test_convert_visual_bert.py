@@ -31,8 +31,8 @@ from transformers import (
     VisualBertModel,
 )
 
+from hf_vg.hub.convert_visual_bert import main
 from hf_vg.models.grounded_visual_bert import GroundedVisualBertForVGP, GroundedVisualBertModel
-from hf_vg.models.grounded_visual_bert.convert import main
 from hf_vg.models.vgg import VggBackbone, VggConfig
 from tests.common import random_images
 from tests.models.test_modeling_grounded_visual_bert import SIZES, WORDS
