@@ -41,6 +41,7 @@ from hf_vg.models.vse_scnlm import (
     VseScnlmSpace,
     space_vse_scnlm,
 )
+from hf_vg.models.vse_scnlm.kernels_vse_scnlm import encode_alike, encode_each
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
 
 
@@ -135,6 +136,8 @@ class TestVseScnlmModel(ModelTesterMixin):
     model_class = VseScnlmModel
     auto_class = AutoModel
     outputs_to_compare = ("image_embeds", "text_embeds")
+    num_hidden_states = {"hidden_states": 2}
+    main_input = "input_ids"
 
     def config(self):
         return tiny_config()
@@ -142,10 +145,10 @@ class TestVseScnlmModel(ModelTesterMixin):
     def inputs(self, batch_size=3):
         return tiny_inputs(batch_size)
 
-    @pytest.mark.parametrize("normalize_image", [True, False])
+    @pytest.mark.parametrize(("normalize_image", "loss_reduction"), [(True, "mean"), (True, "sum"), (False, "sum")])
     @pytest.mark.parametrize("max_violation", [False, True])
     @pytest.mark.parametrize("sentence_encoder", ["lstm", "gru", "bow"])
-    def test_equals_the_paper_restated(self, sentence_encoder, max_violation, normalize_image):
+    def test_equals_the_paper_restated(self, sentence_encoder, max_violation, normalize_image, loss_reduction):
         size = 8 if sentence_encoder == "bow" else 5
         config = tiny_config(
             backbone_config=None,
@@ -153,6 +156,7 @@ class TestVseScnlmModel(ModelTesterMixin):
             embedding_size=size,
             max_violation=max_violation,
             normalize_image=normalize_image,
+            loss_reduction=loss_reduction,
         )
         torch.manual_seed(0)
         model = VseScnlmModel(config).double().eval()
@@ -179,6 +183,8 @@ class TestVseScnlmModel(ModelTesterMixin):
             units if normalize_image else images, sentences, ids, config.margin, max_violation
         )
         assert of_images > 0 and of_sentences > 0
+        if loss_reduction == "mean":  # over the six pairs
+            of_images, of_sentences = of_images / 6, of_sentences / 6
         assert outputs.loss_images.item() == pytest.approx(of_images, abs=1e-5)
         assert outputs.loss_sentences.item() == pytest.approx(of_sentences, abs=1e-5)
         assert outputs.loss.item() == pytest.approx(of_images + of_sentences, abs=1e-5)
@@ -221,13 +227,42 @@ class TestVseScnlmModel(ModelTesterMixin):
         torch.testing.assert_close(model.get_text_features(longer, mask).pooler_output, expected)
         torch.testing.assert_close(model.get_text_features(longer).pooler_output, expected)
 
-    def test_a_frozen_backbone_stays(self, tmp_path):
-        VseScnlmModel(tiny_config(freeze_backbone=True)).save_pretrained(tmp_path)
-        model = VseScnlmModel.from_pretrained(tmp_path).train()
-        model(**self.inputs()).loss.backward()
-        assert all(parameter.grad is None for parameter in model.image_encoder.backbone.parameters())
-        assert not model.image_encoder.backbone.training
-        assert model.image_projection.weight.grad.abs().sum() > 0
+    @torch.no_grad()
+    def test_features_are_had_as_from_clip(self):
+        model, inputs = self.model(), self.inputs()
+        asked = {"output_hidden_states": True, "return_dict": True}
+        text = model.get_text_features(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], position_ids=None, **asked
+        )
+        image = model.get_image_features(pixel_values=inputs["pixel_values"], **asked)
+        assert [tuple(states.shape) for states in text.hidden_states] == [(3, 6, 5), (3, 6, 8)]
+        assert [tuple(states.shape) for states in image.hidden_states] == [(3, 6), (3, 8)]
+        for features, get in (
+            (text, lambda **options: model.get_text_features(inputs["input_ids"], **options)),
+            (image, lambda **options: model.get_image_features(inputs["pixel_values"], **options)),
+        ):
+            assert torch.equal(features.hidden_states[-1], features.last_hidden_state)
+            plain = get(return_dict=False)
+            assert isinstance(plain, tuple) and torch.equal(plain[1], features.pooler_output)
+            assert get().hidden_states is None
+            with pytest.raises(ValueError, match="output_attentions"):
+                get(output_attentions=True)
+
+    def test_trainer_counts_the_words(self, tmp_path):
+        rows = [{name: value[row] for name, value in self.inputs().items()} for row in range(3)]
+        args = TrainingArguments(
+            str(tmp_path),
+            include_num_input_tokens_seen="all",
+            max_steps=1,
+            per_device_train_batch_size=3,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = Trainer(self.model(), args, train_dataset=rows)
+        trainer.train()
+        assert trainer.state.num_input_tokens_seen == 3 * 6
 
     def test_learns_pairs_by_heart(self):
         model, inputs = self.model().train(), self.inputs(4)
@@ -346,6 +381,8 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
     model_class = VseScnlmForConditionalGeneration
     auto_class = AutoModelForImageTextToText
     outputs_to_compare = ("logits",)
+    num_hidden_states = {"hidden_states": 2}
+    main_input = "input_ids"
     frozen_parameters = ("model.",)
 
     def config(self):
@@ -354,6 +391,9 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
     def inputs(self, batch_size=3):
         input_ids, tag_ids = tiny_captions(batch_size)
         return {"labels": input_ids.masked_fill(input_ids == 2, -100), "tag_ids": tag_ids}
+
+    def unlabelled_inputs(self):
+        return dict(zip(("input_ids", "tag_ids"), tiny_captions(3), strict=True))
 
     @pytest.mark.parametrize("content", ["its own", "given"])
     def test_equals_the_paper_restated(self, content):
@@ -407,6 +447,9 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         model.save_pretrained(tmp_path / "captioner")
         again = AutoModel.from_pretrained(tmp_path / "captioner")
         assert type(again) is VseScnlmModel
+        # Nor is the user told of weights that are not the space's.
+        again, report = AutoModel.from_pretrained(tmp_path / "captioner", output_loading_info=True)
+        assert not report["unexpected_keys"] and not report["missing_keys"]
         expected = space.get_text_features(**tiny_sentences()).pooler_output
         for loaded in (model.model, again):
             for name, weight in space.state_dict().items():
@@ -452,12 +495,11 @@ def test_beginnings_that_sentences_share_are_read_once(sentence_encoder):
     reads = []
     if encoder.rnn is not None:
         encoder.rnn.register_forward_pre_hook(lambda module, inputs: reads.append(len(inputs[0])))
-    encoded = encoder.encode_alike(input_ids, lengths)
+    encoded = encode_alike(encoder, input_ids, lengths)
     if encoder.rnn is not None:
         rows = zip(input_ids.tolist(), lengths.tolist(), strict=True)
         assert sum(reads) == len({tuple(row[:end]) for row, length in rows for end in range(1, length + 1)})
-    expected = encoder(input_ids, (torch.arange(6) < lengths.unsqueeze(1)).long())
-    torch.testing.assert_close(encoded, expected)
+    torch.testing.assert_close(encoded, encode_each(encoder, input_ids, lengths))
 
 
 class TestGeneration:
@@ -529,6 +571,73 @@ class TestGeneration:
             assert single.tolist() == batch[2 * row : 2 * row + 2].tolist()
         assert self.generate(model, images).tolist() == batch[::2].tolist()
 
+    def test_a_prefix_is_kept_and_continued(self):
+        model, images = tiny_captioner(), self.images(2)
+        words = torch.tensor([[5, 7], [6, 4]])
+        output = self.generate(model, images, input_ids=words, num_return_sequences=2, return_dict_in_generate=True)
+        captions = words_of(output.sequences)
+        assert [caption[:2] for caption in captions] == [[5, 7], [5, 7], [6, 4], [6, 4]]
+        assert all(len(caption) > 3 and caption[-1] == 0 for caption in captions)
+        # What follows is what is most probable after these words.
+        targets = model.model.get_image_features(**images).pooler_output
+        for caption, tags, target in zip(
+            captions, output.tag_ids.tolist(), targets.repeat_interleave(2, 0), strict=True
+        ):
+            best = []
+            for content in model.contents(target.unsqueeze(0), 5)[0].detach().numpy():
+                written = [5, 7] if caption[0] == 5 else [6, 4]
+                while len(written) < len(caption) - 1:
+                    template = [tag for tag in tags if tag]
+                    probabilities = restated_probabilities(model, [*written, 3], template, content)[len(written)]
+                    probabilities[[0, 1, 2]] = 0.0
+                    written.append(int(probabilities.argmax()))
+                best.append([*written, 0])
+            assert caption in best
+        # A tokenized prompt has start, end and padding tokens.
+        for prompt in ([[0, 5, 7, 0, 2], [0, 6, 4, 0, 2]], [[2, 2, 5, 7], [2, 2, 6, 4]]):
+            again = self.generate(model, images, decoder_input_ids=torch.tensor(prompt), num_return_sequences=2)
+            assert again.tolist() == output.sequences.tolist()
+        for row in range(2):
+            alone = {"pixel_values": images["pixel_values"][row : row + 1]}
+            single = self.generate(model, alone, input_ids=words[row : row + 1], num_return_sequences=2)
+            assert words_of(single) == captions[2 * row : 2 * row + 2]
+        shortest = self.generate(model, images, input_ids=words, max_new_tokens=1)
+        assert all(len(caption) == 4 for caption in words_of(shortest))
+        different = self.generate(model, images, input_ids=torch.tensor([[5, 7], [6, 0]]))
+        assert [caption[:1] for caption in words_of(different)] == [[5], [6]]
+        with pytest.raises(ValueError, match="No template has 6 words or more"):
+            model.generate(**images, input_ids=torch.full((2, 5), 5))
+        with pytest.raises(ValueError, match=r"one row for each of 2 images, got \(1, 2\)"):
+            model.generate(**images, input_ids=words[:1])
+
+    @torch.no_grad()
+    def test_resized_it_describes_as_before(self, tmp_path):
+        model, images = tiny_captioner(), self.images()
+        expected = self.generate(model, images, return_dict_in_generate=True)
+        model.resize_token_embeddings(15, mean_resizing=False)
+        for history in ([], [3], [5, 4], [13, 10], [10, 14]):
+            asked = torch.tensor([[*history, word] for word in range(15)])
+            probabilities = model.trigrams.log_probabilities(asked, torch.ones_like(asked))[:, -1].exp()
+            assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-5)
+        new = model.model.get_text_features(torch.tensor([[13, 0]])).pooler_output[0]
+        torch.testing.assert_close(model.memory.word_embeds[13], new)
+        model.save_pretrained(tmp_path)
+        model = VseScnlmForConditionalGeneration.from_pretrained(tmp_path)
+        assert model.generate(**images, num_candidates=20).shape[0] == 3
+        model.resize_token_embeddings(12)
+        again = self.generate(model, images, return_dict_in_generate=True)
+        assert again.sequences.tolist() == expected.sequences.tolist()
+        torch.testing.assert_close(again.scores, expected.scores, rtol=1e-4, atol=1e-5)
+        # Words 8 to 11 go, and the n-grams that hold them.
+        model.resize_token_embeddings(8)
+        model.save_pretrained(tmp_path)
+        model = VseScnlmForConditionalGeneration.from_pretrained(tmp_path)
+        padded = [[0, 0, *words] for words in words_of(tiny_captions(40)[0])]
+        trigrams = {tuple(words[place : place + 3]) for words in padded for place in range(len(words) - 2)}
+        assert len(model.trigrams.trigrams) == sum(max(words) < 8 for words in trigrams)
+        sequences = self.generate(model, images)
+        assert sequences.max() < 8
+
     def test_images_features_and_vectors_serve_alike(self):
         model, images = tiny_captioner(), self.images()
         features = model.model.image_encoder.backbone(images["pixel_values"]).feature_maps[-1].mean(dim=(2, 3))
@@ -592,6 +701,11 @@ class TestGeneration:
             model.generate(**images, nonsense=1)
         with pytest.raises(ValueError, match="`do_sample` and `num_beams` do not apply"):
             model.generate(**images, num_beams=3)
+        for name in ("output_attentions", "output_hidden_states", "output_logits"):
+            with pytest.raises(ValueError, match=name):
+                model.generate(**images, **{name: True})
+        with pytest.raises(ValueError, match="either `input_ids` or `decoder_input_ids`"):
+            model.generate(**images, input_ids=torch.ones(3, 1), decoder_input_ids=torch.ones(3, 1))
         with pytest.raises(ValueError, match="Give one of"):
             model.generate(**images, content_embeds=torch.randn(3, 8))
         with pytest.raises(ValueError, match="No template has 1 words or fewer"):

@@ -15,10 +15,13 @@
 
 from collections import Counter
 
+import pytest
 import torch
 
 from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer, vse_rows
-from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse
+from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse, parse_arguments
+from tests.common import ROOT
+from tests.models.test_modeling_vse_scnlm import VseScnlmModel, tiny_config, tiny_inputs
 
 
 BACKBONE = {"model_type": "vgg", "depths": [1], "hidden_sizes": [4]}
@@ -59,3 +62,50 @@ def test_each_caption_is_seen_once_an_epoch_among_others_of_its_length(tmp_path)
     expected = Counter((row["image_id"], caption) for row in scenes for caption in row["captions"])
     assert seen == {pair: 2 * number for pair, number in expected.items()}
     assert all(max(lengths) - min(lengths) <= 2 for lengths in ([row["length"] for row in rows] for rows in batches))
+
+
+def test_a_mean_over_pairs_trains_as_the_sum_did(tmp_path):
+    """Clipping and Adam's epsilon are scaled with the loss, so that the weights after a few steps are the same."""
+    pairs, inputs = 4, tiny_inputs(4)
+    rows = [{name: value[row] for name, value in inputs.items()} for row in range(4)]
+    weights, losses = {}, {}
+    for reduction, scale in (("sum", 1), ("mean", pairs)):
+        torch.manual_seed(0)
+        trainer = VgTrainer(
+            model=VseScnlmModel(tiny_config(loss_reduction=reduction)),
+            args=VgTrainingArguments(
+                str(tmp_path / reduction),
+                use_cpu=True,
+                max_steps=6,
+                per_device_train_batch_size=pairs,
+                learning_rate=1e-2,
+                max_grad_norm=2.0 / scale,
+                adam_epsilon=1e-8 / scale,
+                logging_steps=1,
+                save_strategy="no",
+                remove_unused_columns=False,
+                disable_tqdm=True,
+            ),
+            train_dataset=rows,
+        )
+        trainer.train()
+        weights[reduction] = dict(trainer.model.state_dict())
+        logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+        losses[reduction] = [(entry["loss"], entry["grad_norm"]) for entry in logged]
+    for summed, mean in zip(losses["sum"], losses["mean"], strict=True):
+        assert [value / pairs for value in summed] == pytest.approx(mean, rel=1e-3, abs=1e-4)
+    assert losses["sum"][0][1] > 2  # so that the gradient is clipped
+    for name, weight in weights["sum"].items():
+        torch.testing.assert_close(weights["mean"][name], weight, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", ["vse_scenes", "vse_flickr8k"])
+def test_configs_scale_with_the_loss(name, tmp_path):
+    args, training_args = parse_arguments(
+        (VseArguments, VgTrainingArguments),
+        ROOT / "recipes" / "configs" / f"{name}.yaml",
+        ["--output_dir", str(tmp_path)],
+    )
+    pairs = training_args.per_device_train_batch_size * args.captions_per_image
+    assert training_args.max_grad_norm * pairs == pytest.approx(2.0)
+    assert training_args.adam_epsilon * pairs == pytest.approx(1e-8)

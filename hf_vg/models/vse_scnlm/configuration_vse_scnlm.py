@@ -57,6 +57,9 @@ class VseScnlmConfig(PreTrainedConfig):
             Of the hinges of the ranking loss.
         max_violation (`bool`, *optional*, defaults to `False`):
             Whether only the hardest negative of each image and of each sentence counts (VSE++), and not their sum.
+        loss_reduction (`str`, *optional*, defaults to `"mean"`):
+            Whether the hinges of a pair are averaged over the pairs of the batch (`"mean"`), or summed (`"sum"`), as
+            in the paper. The sum is as many times larger as the batch has pairs, and so is its gradient.
         normalize_image (`bool`, *optional*, defaults to `True`):
             Whether the loss sees image vectors of unit length (the paper), or as they are (the released code).
             What the model returns is of unit length either way.
@@ -93,7 +96,13 @@ class VseScnlmConfig(PreTrainedConfig):
 
     model_type = "vse_scnlm"
     # What Trainer shall not collect: only the vectors of a batch say something about another batch.
-    keys_to_ignore_at_inference = ["loss_images", "loss_sentences", "logits_per_image", "logits_per_text"]
+    keys_to_ignore_at_inference = [
+        "loss_images",
+        "loss_sentences",
+        "logits_per_image",
+        "logits_per_text",
+        "hidden_states",
+    ]
     sub_configs_defaults = {"backbone_config": SubConfigSpec(AutoConfig, model_type="vgg", optional=True)}
 
     backbone_config: dict | PreTrainedConfig | None = None
@@ -106,6 +115,7 @@ class VseScnlmConfig(PreTrainedConfig):
     sentence_encoder: Literal["lstm", "gru", "bow"] = "lstm"
     margin: float | int = 0.2
     max_violation: bool = False
+    loss_reduction: Literal["mean", "sum"] = "mean"
     normalize_image: bool = True
     embedding_dropout: float | int = 0.0
     feature_dropout: float | int = 0.0

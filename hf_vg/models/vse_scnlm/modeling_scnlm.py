@@ -13,33 +13,88 @@
 # limitations under the License.
 """PyTorch structure-content language model, which decodes sentences from the space of VseScnlm."""
 
-import copy
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, GenerationMixin
 from transformers import initialization as init
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, logging
+from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration_vse_scnlm import EOS_TAG, PAD_TAG, VseScnlmConfig
-from .decoder_vse_scnlm import VseScnlmDecoder
+from .configuration_vse_scnlm import PAD_TAG, VseScnlmConfig
+from .generation_vse_scnlm import VseScnlmGenerationMixin, VseScnlmMemory
 from .modeling_vse_scnlm import VseScnlmModel, VseScnlmPreTrainedModel
 from .trigrams_vse_scnlm import VseScnlmTrigrams
 
 
-class VseScnlmMemory(nn.Module):
-    """What generation takes from the training captions: templates, and vectors of words and sentences."""
+class VseScnlmDecoder(nn.Module):
+    """
+    The SC-NLM. With W_fv the matrix of `lm_head`, W_fk of `factor_context` and W_fd of `factor_attribute`:
+
+        E = W_fk^T W_fv                                                     folded word embeddings
+        r = sum_i C^(i) E[:, w_{n-i}]                                       from the words before
+        u_hat = ReLU(sum_j T^(j) t_{n+j} + T_u u + b)                       from the tags ahead and the content
+        P(w_n) = softmax(W_fv^T (W_fk r * W_fd u_hat) + b)
+    """
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
-        num_words = config.vocab_size if config.num_templates else 0
-        self.template_tags = nn.Buffer(torch.zeros(config.num_templates, config.template_size, dtype=torch.long))
-        self.template_counts = nn.Buffer(torch.zeros(config.num_templates, dtype=torch.long))
-        self.word_embeds = nn.Buffer(torch.zeros(num_words, config.hidden_size))
-        self.sentence_embeds = nn.Buffer(torch.zeros(config.num_sentences, config.hidden_size))
+        self.config = config
+        size, num_tags = config.hidden_size, config.num_forward_tags + 1
+        self.lm_head = nn.Linear(config.num_factors, config.vocab_size)
+        self.factor_context = nn.Linear(config.word_size, config.num_factors, bias=False)
+        self.factor_attribute = nn.Linear(size, config.num_factors, bias=False)
+        # C^(context_size), ..., C^(1) side by side, and T^(0), ..., T^(k) one above the other.
+        self.context = nn.Linear(config.context_size * config.word_size, config.word_size, bias=False)
+        self.embed_tags = nn.Embedding(len(config.tags), size)
+        self.structure = nn.Linear(size, num_tags * size, bias=False)
+        self.content = nn.Linear(size, size)
+        self.dropout = nn.Dropout(config.decoder_dropout)
+
+    def tag_table(self) -> torch.Tensor:
+        """T^(j) t for each tag, of shape `(k + 1, tags, hidden_size)`: there are far fewer tags than words."""
+        return self.structure(self.embed_tags.weight).unflatten(1, (-1, self.config.hidden_size)).transpose(0, 1)
+
+    def word_table(self) -> torch.Tensor:
+        """W_fk C^(i) E for each place of the context, the first the farthest: `(context_size, words, factors)`."""
+        folded = self.lm_head.weight @ self.factor_context.weight  # E, transposed: (V, K_w)
+        context = (self.factor_context.weight @ self.context.weight).unflatten(1, (-1, self.config.word_size))
+        return torch.einsum("vk,fik->ivf", folded, context)
+
+    def read(self, words: torch.LongTensor) -> torch.Tensor:
+        r"""
+        W_fk r, of shape `(sentences, length, factors)`.
+
+        words (`torch.LongTensor` of shape `(sentences, context_size + length - 1)`):
+            The words before each position, from `context_size` before the first on.
+        """
+        embeddings = nn.functional.embedding(words, self.lm_head.weight) @ self.factor_context.weight
+        windows = embeddings.unfold(1, self.config.context_size, 1)  # (B, T, K_w, context_size)
+        return self.factor_context(self.context(windows.transpose(2, 3).flatten(2)))
+
+    def forward(
+        self,
+        context: torch.Tensor,
+        tag_windows: torch.LongTensor,
+        content: torch.Tensor,
+        tag_table: torch.Tensor,
+    ) -> torch.Tensor:
+        r"""
+        W_fk r * W_fd u_hat, from which `lm_head` makes the scores of words.
+
+        context (`torch.FloatTensor` of shape `(..., factors)`):
+            W_fk r.
+        tag_windows (`torch.LongTensor` of shape `(..., k + 1)`):
+            The tags of each position and of the k after it.
+        content (`torch.FloatTensor` of shape `(..., hidden_size)`):
+            T_u u + b.
+        """
+        attribute = content
+        for table, tags in zip(tag_table, tag_windows.unbind(-1), strict=True):
+            attribute = attribute + nn.functional.embedding(tags, table)
+        attribute = self.dropout(torch.relu(attribute))  # (..., G)
+        return context * self.factor_attribute(attribute)  # (..., F)
 
 
 @dataclass
@@ -51,49 +106,24 @@ class VseScnlmLMOutput(ModelOutput):
         Negative log likelihood of a token, averaged over the tokens of the batch.
     logits (`torch.FloatTensor` of shape `(sentences, length, vocab_size)`, *optional*):
         Scores of each word, given those before it. `None` in training, where only the loss is wanted.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
+        W_fk r, from the words before, and its product with W_fd u_hat, which `lm_head` takes. Both are of shape
+        `(sentences, length, num_factors)`.
     """
 
     loss: torch.FloatTensor | None = None
     loss_caption: torch.FloatTensor | None = None
     logits: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
 
 
-@dataclass
-class VseScnlmGenerateOutput(ModelOutput):
-    r"""
-    sequences (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
-        The captions, best first, each with its end token.
-    tag_ids (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
-        The tag that each word was chosen for, as a place in `config.tags`.
-    scores (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
-        `similarity_weight * similarities + language_model_weight * log_probabilities`.
-    similarities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
-        Cosines of the captions and what was described.
-    log_probabilities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
-        Logarithm of the trigram language model's probability, a token, the end token included.
-    """
-
-    sequences: torch.LongTensor | None = None
-    tag_ids: torch.LongTensor | None = None
-    scores: torch.FloatTensor | None = None
-    similarities: torch.FloatTensor | None = None
-    log_probabilities: torch.FloatTensor | None = None
-
-
-class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin):
+class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerationMixin):
     """
     The frozen joint space, and the structure-content language model that is trained on the vectors of sentences and
     describes those of images.
     """
 
-    # What `generate` takes besides; the model's generation config holds their values.
-    generation_defaults = {
-        "num_candidates": 1000,
-        "num_neighbors": 5,
-        "content_weights": [1.0, 1.0, 1.0],
-        "similarity_weight": 1.0,
-        "language_model_weight": 0.2,
-    }
+    _no_split_modules = ["VseScnlmTextEncoder", "VseScnlmDecoder"]
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__(config)
@@ -104,7 +134,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
         self.model.requires_grad_(False)
         self.post_init()
         self.generation_config.update(allow_custom_entries=True, **self.generation_defaults)
-        # Else what is not a field of every generation config would be dropped when it is loaded.
+        # Otherwise loading would drop what is not a field of every generation config.
         self.generation_config._from_model_config = False
 
     @torch.no_grad()
@@ -116,7 +146,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
 
     def train(self, mode: bool = True):
         super().train(mode)
-        # Frozen once more, as `from_pretrained` makes new parameters, which it leaves in evaluation mode.
+        # `from_pretrained` makes new parameters and then calls `eval`, which comes here.
         self.model.eval().requires_grad_(False)
         return self
 
@@ -125,6 +155,25 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
 
     def set_output_embeddings(self, new_embeddings: nn.Linear):
         self.decoder.lm_head = new_embeddings
+
+    @torch.no_grad()
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """
+        As in [`PreTrainedModel`]. The word vectors and the trigrams that generation uses are resized too. A removed
+        word takes its n-grams with it. A new word has its vector, and the probability of a word never seen.
+        """
+        old_size = self.config.vocab_size
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.vocab_size != old_size:
+            self.trigrams.resize(self.config.vocab_size)
+            self.config.num_bigrams, self.config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
+            if len(self.memory.word_embeds):
+                new_words = torch.arange(self.config.vocab_size, device=self.device)[old_size:]
+                kept = self.memory.word_embeds[: self.config.vocab_size]
+                self.memory.word_embeds = torch.cat([kept, self.embed_words(new_words)])
+        return embeddings
 
     @can_return_tuple
     def forward(
@@ -156,16 +205,19 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
             )
         if content_embeds is None:
             with torch.no_grad():
-                content_embeds = self.model.get_text_features(input_ids, attention_mask).pooler_output
+                outputs = self.model.get_text_features(input_ids, attention_mask, return_dict=True)
+            content_embeds = outputs.pooler_output
         size, config = self.config.context_size, self.config
         previous = nn.functional.pad(input_ids[:, :-1], (size, 0), value=config.decoder_start_token_id)
         ahead = nn.functional.pad(tag_ids, (0, config.num_forward_tags), value=config.tags.index(PAD_TAG))
-        logits = self.decoder(
-            self.decoder.read(previous),
+        context = self.decoder.read(previous)
+        factors = self.decoder(
+            context,
             ahead.unfold(1, config.num_forward_tags + 1, 1),
             self.decoder.content(content_embeds.to(self.dtype)).unsqueeze(1),
             self.decoder.tag_table(),
         )
+        logits = self.decoder.lm_head(factors)
 
         loss, loss_caption = None, None
         if labels is not None:
@@ -177,281 +229,12 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, GenerationMixin)
             num_items_in_batch = kwargs.get("num_items_in_batch")
             loss = loss_caption if num_items_in_batch is None else summed / num_items_in_batch
         only_loss = self.training and labels is not None
-        return VseScnlmLMOutput(loss=loss, loss_caption=loss_caption, logits=None if only_loss else logits)
-
-    @torch.no_grad()
-    def remember(
-        self,
-        input_ids: torch.LongTensor,
-        tag_ids: torch.LongTensor,
-        num_sentences: int = 5000,
-        min_template_length: int = 4,
-        max_template_length: int = 12,
-        batch_size: int = 256,
-    ):
-        r"""
-        Takes from the training captions what `generate` needs: templates, vectors and a language model. All of it is
-        saved with the model.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(captions, length)`):
-                The training captions, with their end tokens, padded on the right.
-            tag_ids (`torch.LongTensor` of shape `(captions, length)`):
-                Their tags; positions after the end token's hold the padding tag, 0.
-            num_sentences (`int`, *optional*, defaults to 5000):
-                Of so many captions, spread evenly over all, the vectors are kept.
-            min_template_length (`int`, *optional*, defaults to 4):
-                Shorter captions give no template.
-            max_template_length (`int`, *optional*, defaults to 12):
-                Longer captions give none either.
-            batch_size (`int`, *optional*, defaults to 256):
-                Sentences that are encoded at a time.
-        """
-        config, device = self.config, self.device
-        attention_mask = (input_ids != config.pad_token_id).long()
-        lengths = attention_mask.sum(dim=1) - 1  # the end token is no word
-        fits = (lengths >= min_template_length) & (lengths <= max_template_length)
-        if not fits.any():
-            raise ValueError(
-                f"None of the {len(input_ids)} captions has {min_template_length} to {max_template_length} words, so "
-                "that there is no template to generate along."
-            )
-        tags = tag_ids[fits][:, : lengths[fits].max()]
-        tags = tags.masked_fill(tags == config.tags.index(EOS_TAG), config.tags.index(PAD_TAG))
-        templates, counts = torch.unique(tags, dim=0, return_counts=True)
-        kept = torch.linspace(0, len(input_ids) - 1, min(num_sentences, len(input_ids))).long()
-
-        words = torch.arange(config.vocab_size)
-        words = torch.stack([words, torch.full_like(words, config.eos_token_id)], dim=1)
-        memory = self.memory
-        memory.word_embeds = self._encode(words, torch.ones_like(words), batch_size, "words")
-        memory.sentence_embeds = self._encode(input_ids[kept], attention_mask[kept], batch_size, "sentences")
-        memory.template_tags, memory.template_counts = templates.to(device), counts.to(device)
-        self.trigrams.count(input_ids, attention_mask)
-        config.num_templates, config.template_size = templates.shape
-        config.num_sentences = len(kept)
-        config.num_bigrams, config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
-
-    def _encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, batch_size: int, what: str):
-        starts = range(0, len(input_ids), batch_size)
-        batches = [
-            self.model.get_text_features(
-                input_ids[start : start + batch_size].to(self.device),
-                attention_mask[start : start + batch_size].to(self.device),
-            ).pooler_output
-            for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10)
-        ]
-        return torch.cat(batches) if batches else torch.zeros(0, self.config.hidden_size, device=self.device)
-
-    @torch.no_grad()
-    def generate(
-        self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        content_embeds: torch.FloatTensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        **kwargs,
-    ) -> torch.LongTensor | VseScnlmGenerateOutput:
-        r"""
-        Describes images, or any vectors of the space: captions are decoded along sampled templates from sampled
-        contents, all in one batch, and ranked by their similarity to the image and by a trigram language model.
-
-        Templates are drawn by how often training captions have them. A content is the vector itself, the mean of the
-        words nearest to it, or the mean of the training sentences nearest to it. All images of a call share the draws,
-        so that the result does not depend on the batch.
-
-        Args:
-            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
-                Images.
-            image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
-                Features computed before, instead of `pixel_values`.
-            content_embeds (`torch.FloatTensor` of shape `(vectors, hidden_size)`, *optional*):
-                Vectors of the space to describe instead, such as those of sentences.
-            generation_config ([`GenerationConfig`], *optional*, defaults to the model's):
-                Holds the values below, which may also be given directly:
-
-                - **num_candidates** (`int`, defaults to 1000) -- how often a template and a content are drawn.
-                - **num_neighbors** (`int`, defaults to 5) -- the nearest words, or sentences, of a content.
-                - **content_weights** (`list[float]`, defaults to `[1.0, 1.0, 1.0]`) -- how often the vector itself,
-                  the mean of its nearest words and that of its nearest sentences are drawn, in proportion.
-                - **similarity_weight** (`float`, defaults to 1.0) -- of the cosine in a caption's score.
-                - **language_model_weight** (`float`, defaults to 0.2) -- of the log probability a token.
-                - **num_return_sequences** (`int`, defaults to 1) -- the best so many different captions of an image.
-                - **max_new_tokens** (`int`, *optional*) -- longer templates are left out.
-                - **return_dict_in_generate** (`bool`, defaults to `False`) -- whether to return tags and scores too.
-
-        Returns:
-            `torch.LongTensor` or [`VseScnlmGenerateOutput`]: The captions, padded after their end tokens.
-        """
-        settings = copy.deepcopy(self.generation_config if generation_config is None else generation_config)
-        missing = {key: value for key, value in self.generation_defaults.items() if not hasattr(settings, key)}
-        # Not by `update`, which refuses several sequences without beams or sampling.
-        for key, value in {**missing, **kwargs}.items():
-            if key not in missing and not hasattr(settings, key):
-                raise ValueError(f"`generate` does not take {key!r}.")
-            setattr(settings, key, value)
-        if settings.do_sample or (settings.num_beams or 1) > 1:
-            raise ValueError(
-                "`do_sample` and `num_beams` do not apply: this model decodes many templates greedily and ranks them "
-                "(`num_candidates`)."
-            )
-        if not self.config.num_templates:
-            raise ValueError("This model has no templates to generate along: call `remember` with tagged captions.")
-        if content_embeds is None:
-            targets = self.model.get_image_features(pixel_values, image_features).pooler_output
-        elif pixel_values is None and image_features is None:
-            targets = nn.functional.normalize(content_embeds.to(self.dtype), dim=-1)
-        else:
-            raise ValueError("Give one of `pixel_values`, `image_features` and `content_embeds`.")
-
-        contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
-        weights = settings.content_weights[: contents.shape[1]]  # where no sentences are kept, there are two contents
-        tags, which = self.draw(settings.num_candidates, weights, settings.max_new_tokens)
-        words = self.decode(tags, contents, which)  # (B, M, T)
-        number = settings.num_return_sequences or 1
-        output = VseScnlmGenerateOutput(*self.rank(words, targets, tags, number, settings))
-        return output if settings.return_dict_in_generate else output.sequences
-
-    def contents(self, targets: torch.Tensor, num_neighbors: int) -> torch.Tensor:
-        """The vectors that captions may be decoded from: `(images, contents, hidden_size)`, of unit length."""
-        contents = [targets]
-        special = [self.config.eos_token_id, self.config.unk_token_id, self.config.pad_token_id]
-        for embeds, hidden in ((self.memory.word_embeds, special), (self.memory.sentence_embeds, [])):
-            if len(embeds):
-                scores = targets @ embeds.T
-                scores[:, [id for id in hidden if id is not None]] = -torch.inf
-                nearest = scores.topk(min(num_neighbors, len(embeds)), dim=1).indices
-                contents.append(nn.functional.normalize(embeds[nearest].mean(dim=1), dim=-1))
-        return torch.stack(contents, dim=1)
-
-    def draw(
-        self, count: int, content_weights: list[float], max_length: int | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Templates, and which content each is filled with; a pair that is drawn twice would give the same caption."""
-        tags, weights = self.memory.template_tags, self.memory.template_counts.double()
-        if max_length is not None:
-            weights = weights * ((tags != self.config.tags.index(PAD_TAG)).sum(dim=1) <= max_length)
-            if not weights.any():
-                raise ValueError(f"No template has {max_length} words or fewer: raise `max_new_tokens`.")
-        content_weights = torch.tensor(content_weights, dtype=weights.dtype, device=weights.device)
-        if not ((content_weights >= 0).all() and content_weights.any()):
-            raise ValueError(f"`content_weights` must be 0 or more, and not all 0, got {content_weights.tolist()}.")
-        templates = torch.multinomial(weights, count, replacement=True)
-        contents = torch.multinomial(content_weights, count, replacement=True)
-        pairs = torch.unique(templates * len(content_weights) + contents)
-        return tags[pairs // len(content_weights)], pairs % len(content_weights)
-
-    def decode(self, tags: torch.LongTensor, contents: torch.Tensor, which: torch.LongTensor) -> torch.LongTensor:
-        r"""
-        The most probable word for each tag after those chosen before, of shape `(images, templates, length)`.
-
-        Args:
-            tags (`torch.LongTensor` of shape `(templates, length)`):
-                The templates.
-            contents (`torch.FloatTensor` of shape `(images, contents, hidden_size)`):
-                The vectors to decode from.
-            which (`torch.LongTensor` of shape `(templates,)`):
-                The content, of each image, that a template is filled with.
-        """
-        config, decoder = self.config, self.decoder
-        size, pad_tag = config.context_size, config.tags.index(PAD_TAG)
-        images, num_contents, _ = contents.shape
-        is_word = tags != pad_tag
-        lengths = is_word.sum(dim=1, keepdim=True)
-        # As in training, the end token's tag follows the last word's.
-        ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
-        ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
-        windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
-        which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).flatten()
-        tables = decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table()
-        words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
-        # Captions of one content and of the same tags until here have the same words: one of them is decoded.
-        alike = number_rows(torch.cat([which.unsqueeze(1), windows[:, 0, :-1]], dim=1))
-        for position in range(int(lengths.max())):
-            rows = is_word[:, position].repeat(images).nonzero().squeeze(1)
-            alike[rows] = number_rows(torch.stack([alike[rows], windows[rows, position, -1]], dim=1))
-            one_of_each = rows[first_rows(alike[rows])]
-            states = which[one_of_each], words[one_of_each, position : position + size], windows[one_of_each, position]
-            parts = zip(*(state.split(1024) for state in states), strict=True)
-            chosen = torch.cat([self._most_probable(*part, *tables) for part in parts])
-            words[rows, position + size] = chosen[alike[rows]]
-        words = words[:, size:].unflatten(0, (images, -1)).masked_fill(~is_word, config.pad_token_id)
-        words = nn.functional.pad(words, (0, 1), value=config.pad_token_id)
-        return words.scatter(2, lengths.expand(images, -1, 1), config.eos_token_id)
-
-    def _most_probable(
-        self,
-        which: torch.LongTensor,
-        previous: torch.LongTensor,
-        tags: torch.LongTensor,
-        contents: torch.Tensor,
-        tag_table: torch.Tensor,
-        word_table: torch.Tensor,
-    ) -> torch.LongTensor:
-        """The best word for each content, the words before and the tags ahead."""
-        config = self.config
-        context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
-        logits = self.decoder(context, tags, contents[which], tag_table)
-        # The length is the template's, and unknown words are no words.
-        hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
-        logits[:, [id for id in hidden if id is not None]] = -torch.inf
-        return logits.argmax(dim=-1)
-
-    def rank(
-        self, words: torch.LongTensor, targets: torch.Tensor, tags: torch.LongTensor, number: int, settings
-    ) -> tuple[torch.Tensor, ...]:
-        """The best captions of each image, with their tags and scores."""
-        images, templates, length = words.shape
-        image = torch.arange(images, device=words.device).repeat_interleave(templates)
-        words = words.flatten(0, 1)
-        first = first_rows(number_rows(torch.cat([image.unsqueeze(1), words], dim=1)))  # of equal captions
-        image, words, tags = image[first], words[first], tags[first % templates]
-        rows_of = [(image == place).nonzero().squeeze(1) for place in range(images)]
-        fewest = min(len(rows) for rows in rows_of)
-        if fewest < number:
-            raise ValueError(
-                f"`num_return_sequences={number}`, but only {fewest} different captions were found: raise "
-                "`num_candidates`."
-            )
-        attention_mask = (words != self.config.pad_token_id).long()
-        lengths = attention_mask.sum(dim=1)
-        tags = nn.functional.pad(tags, (0, 1), value=self.config.tags.index(PAD_TAG))
-        tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
-
-        log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
-        scores = settings.language_model_weight * log_probabilities
-        similarities = torch.full_like(scores, torch.nan)
-        # To encode captions takes most of the time. No cosine is above 1, but by rounding: so the likeliest captions
-        # are encoded first, and then only those that may still be better than the best of them.
-        at_most = scores + 1.01 * abs(settings.similarity_weight)
-        least = torch.stack([at_most[rows].topk(max(number, len(rows) // 10)).values[-1] for rows in rows_of])
-        for _ in range(2):
-            rows = (similarities.isnan() & (at_most >= least[image])).nonzero().squeeze(1)
-            if len(rows):
-                encoded = self.model.text_encoder.encode_alike(words[rows], lengths[rows])
-                encoded = nn.functional.normalize(encoded, dim=-1)
-                similarities[rows] = (encoded * targets[image[rows]]).sum(dim=-1).float()
-                scores[rows] += settings.similarity_weight * similarities[rows]
-            ranked = scores.masked_fill(similarities.isnan(), -torch.inf)
-            best = [rows[ranked[rows].topk(number).indices] for rows in rows_of]
-            least = torch.stack([ranked[rows[-1]] for rows in best])
-        best = torch.cat(best)
-        return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
-
-
-def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
-    """Numbers from 0 on, in the order of the rows, and equal for equal rows. `torch.unique(dim=0)` is far slower."""
-    numbers, size = rows.new_zeros(len(rows)), int(rows.max()) + 1 if rows.numel() else 1
-    for column in rows.unbind(1):
-        numbers = torch.unique(numbers * size + column, return_inverse=True)[1]
-    return numbers
-
-
-def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:
-    """The first place of each number of [`number_rows`]."""
-    places = torch.arange(len(numbers), device=numbers.device)
-    first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")
-    return first[: int(numbers.max()) + 1]
+        return VseScnlmLMOutput(
+            loss=loss,
+            loss_caption=loss_caption,
+            logits=None if only_loss else logits,
+            hidden_states=(context, factors) if self.returns_hidden_states(kwargs) else None,
+        )
 
 
 __all__ = ["VseScnlmForConditionalGeneration"]

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -31,24 +30,22 @@ from .configuration_vse_scnlm import VseScnlmConfig
 
 
 def ranking_losses(
-    image_embeds: torch.Tensor,
-    text_embeds: torch.Tensor,
-    image_ids: torch.Tensor,
-    margin: float,
-    max_violation: bool,
+    image_embeds: torch.Tensor, text_embeds: torch.Tensor, image_ids: torch.Tensor, config: VseScnlmConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Hinges of all pairs, summed over the batch: contrastive images for each sentence, and contrastive sentences for
-    each image. Row i of each tensor belongs to pair i, and pairs with the same image are no negatives of each other.
+    Hinges of each pair: contrastive images for its sentence, and contrastive sentences for its image. Row i of each
+    tensor belongs to pair i, and pairs with the same image are no negatives of each other.
     """
     scores = image_embeds.float() @ text_embeds.float().T  # images in rows, sentences in columns
     right = scores.diagonal()
     same_image = image_ids.unsqueeze(0) == image_ids.unsqueeze(1)
-    images = (margin - right.unsqueeze(0) + scores).clamp(min=0).masked_fill(same_image, 0.0)
-    sentences = (margin - right.unsqueeze(1) + scores).clamp(min=0).masked_fill(same_image, 0.0)
-    if max_violation:
+    images = (config.margin - right.unsqueeze(0) + scores).clamp(min=0).masked_fill(same_image, 0.0)
+    sentences = (config.margin - right.unsqueeze(1) + scores).clamp(min=0).masked_fill(same_image, 0.0)
+    if config.max_violation:
         images, sentences = images.max(dim=0).values, sentences.max(dim=1).values
-    return images.sum(), sentences.sum()
+    else:
+        images, sentences = images.sum(dim=0), sentences.sum(dim=1)
+    return (images.mean(), sentences.mean()) if config.loss_reduction == "mean" else (images.sum(), sentences.sum())
 
 
 class VseScnlmTextEncoder(nn.Module):
@@ -63,44 +60,25 @@ class VseScnlmTextEncoder(nn.Module):
             rnn_class = nn.LSTM if config.sentence_encoder == "lstm" else nn.GRU
             self.rnn = rnn_class(config.embedding_size, config.hidden_size, batch_first=True)
 
-    def forward(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        embeddings = self.dropout(self.embed_tokens(input_ids))
+    def forward(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Word embeddings, the state after each word, and the sentence, of shape `(sentences, hidden_size)`."""
+        embeddings = self.dropout(self.embed_tokens(input_ids))  # (B, T, E)
+        mask = attention_mask.bool()
         if self.rnn is None:
-            return (embeddings * attention_mask.unsqueeze(-1).to(embeddings.dtype)).sum(dim=1)
-        lengths = attention_mask.sum(dim=1).clamp(min=1).cpu()
-        packed = pack_padded_sequence(embeddings, lengths, batch_first=True, enforce_sorted=False)
+            states = embeddings * mask.unsqueeze(-1)
+            return embeddings, states, states.sum(dim=1)
         # Not every CPU has a recurrent kernel for the half precision that autocast would ask for.
-        enabled = torch.is_autocast_enabled(embeddings.device.type) and embeddings.device.type != "cpu"
-        with torch.autocast(embeddings.device.type, enabled=enabled):
-            _, state = self.rnn(packed)
-        return (state[0] if isinstance(state, tuple) else state).squeeze(0)  # an LSTM's memory is left out
-
-    def encode_alike(self, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
-        """The same, without dropout, for sentences that begin alike: a beginning that several share is read once."""
-        if self.rnn is None:
-            return self(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.unsqueeze(1))
-        size = self.config.vocab_size
-        encoded = self.embed_tokens.weight.new_empty(len(input_ids), self.config.hidden_size)
-        # Of each sentence the place of its beginning among all different ones, and the state after these.
-        place, state = torch.zeros_like(lengths), None
-        for position in range(int(lengths.max())):
-            goes_on = lengths > position
-            # A beginning is a shorter one and a word.
-            beginnings = place[goes_on] * size + input_ids[goes_on, position]
-            beginnings, place[goes_on] = torch.unique(beginnings, return_inverse=True)
-            if state is not None:
-                before = beginnings // size
-                state = tuple(part[:, before] for part in state) if isinstance(state, tuple) else state[:, before]
-            output, state = self.rnn(self.embed_tokens(beginnings % size).unsqueeze(1), state)
-            ends = lengths == position + 1
-            encoded[ends] = output[place[ends], 0]
-        return encoded
+        device = embeddings.device.type
+        with torch.autocast(device, enabled=torch.is_autocast_enabled(device) and device != "cpu"):
+            states, _ = self.rnn(embeddings)  # (B, T, K)
+        last = mask.sum(dim=1).clamp(min=1) - 1
+        return embeddings, states, states[torch.arange(len(states), device=states.device), last]
 
 
 class VseScnlmPreTrainedModel(PreTrainedModel):
     config: VseScnlmConfig
     base_model_prefix = "model"
-    main_input_name = "pixel_values"
+    main_input_name = "input_ids"
     input_modalities = ("image", "text")
     _no_split_modules = ["VseScnlmTextEncoder"]
 
@@ -119,6 +97,16 @@ class VseScnlmPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
 
+    def returns_hidden_states(self, kwargs: dict) -> bool:
+        """Whether the caller or the config asks for hidden states. Attentions are refused: there are none."""
+        asked = {}
+        for name in ("output_attentions", "output_hidden_states"):
+            value = kwargs.get(name)
+            asked[name] = getattr(self.config, name) if value is None else value
+        if asked["output_attentions"]:
+            raise ValueError("This model has no attention, so `output_attentions` must be `False`.")
+        return bool(asked["output_hidden_states"])
+
 
 @dataclass
 class VseScnlmOutput(ModelOutput):
@@ -126,7 +114,8 @@ class VseScnlmOutput(ModelOutput):
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `image_ids` are given):
         `loss_images + loss_sentences`.
     loss_images (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Hinges of sentences against contrastive images, summed over the batch; in training over all processes.
+        Hinges of sentences against contrastive images, as `config.loss_reduction` says. In training the batch is
+        that of all processes.
     loss_sentences (`torch.FloatTensor` of shape `(1,)`, *optional*):
         Hinges of images against contrastive sentences, likewise.
     logits_per_image (`torch.FloatTensor` of shape `(images, sentences)`, *optional*):
@@ -137,6 +126,8 @@ class VseScnlmOutput(ModelOutput):
         Image vectors of unit length.
     text_embeds (`torch.FloatTensor` of shape `(sentences, hidden_size)`, *optional*):
         Sentence vectors of unit length.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
+        The word embeddings of the sentences, and the encoder's state after each word.
     """
 
     loss: torch.FloatTensor | None = None
@@ -146,10 +137,14 @@ class VseScnlmOutput(ModelOutput):
     logits_per_text: torch.FloatTensor | None = None
     image_embeds: torch.FloatTensor | None = None
     text_embeds: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
 
 
 class VseScnlmModel(VseScnlmPreTrainedModel):
     """The joint space: a linear map of image features, and a sentence encoder."""
+
+    # A checkpoint of the language model holds the space too.
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^memory\.", r"^trigrams\."]
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__(config)
@@ -165,15 +160,6 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding):
         self.text_encoder.embed_tokens = value
 
-    def project_images(
-        self, pixel_values: torch.FloatTensor | None = None, image_features: torch.FloatTensor | None = None
-    ) -> torch.Tensor:
-        """x = W q + b, not of unit length."""
-        image_features = self.image_encoder(pixel_values, image_features).to(self.dtype)
-        if self.config.normalize_features:
-            image_features = nn.functional.normalize(image_features, dim=-1)
-        return self.image_projection(self.feature_dropout(image_features))
-
     @can_return_tuple
     def get_image_features(
         self,
@@ -187,10 +173,17 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
 
         Returns:
             [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `pooler_output` holds the image vectors, of
-            unit length.
+            unit length, and `last_hidden_state` the same before they are scaled.
         """
-        projected = self.project_images(pixel_values, image_features)
-        return BaseModelOutputWithPooling(pooler_output=nn.functional.normalize(projected, dim=-1))
+        features = self.image_encoder(pixel_values, image_features).to(self.dtype)  # q, (B, D)
+        if self.config.normalize_features:
+            features = nn.functional.normalize(features, dim=-1)
+        projected = self.image_projection(self.feature_dropout(features))  # x = W q + b, (B, K)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=projected,
+            pooler_output=nn.functional.normalize(projected, dim=-1),
+            hidden_states=(features, projected) if self.returns_hidden_states(kwargs) else None,
+        )
 
     @can_return_tuple
     def get_text_features(
@@ -205,12 +198,16 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
 
         Returns:
             [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `pooler_output` holds the sentence vectors,
-            of unit length.
+            of unit length, and `last_hidden_state` the encoder's state after each word.
         """
         if attention_mask is None:
-            attention_mask = (input_ids != self.config.pad_token_id).long()
-        encoded = self.text_encoder(input_ids, attention_mask)
-        return BaseModelOutputWithPooling(pooler_output=nn.functional.normalize(encoded, dim=-1))
+            attention_mask = input_ids != self.config.pad_token_id
+        embeddings, states, sentence = self.text_encoder(input_ids, attention_mask)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=states,
+            pooler_output=nn.functional.normalize(sentence, dim=-1),
+            hidden_states=(embeddings, states) if self.returns_hidden_states(kwargs) else None,
+        )
 
     @can_return_tuple
     def forward(
@@ -228,13 +225,14 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
         image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
             Features computed before, instead of `pixel_values`.
         image_ids (`torch.LongTensor` of shape `(images,)`, *optional*):
-            Which image each row shows; images with the same id, on any process, are not contrasted with each other's
-            sentences. Given them, the loss is computed. The number of sentences is then a multiple K of the number of
-            images: rows `b * K` to `b * K + K - 1` describe image `b`.
+            Which image each row shows. Images with the same id, on any process, are not contrasted with each other's
+            sentences. The loss is computed if they are given. The number of sentences is then a multiple K of the
+            number of images: rows `b * K` to `b * K + K - 1` describe image `b`.
         """
-        projected = self.project_images(pixel_values, image_features)
-        image_embeds = nn.functional.normalize(projected, dim=-1)
-        text_embeds = self.get_text_features(input_ids, attention_mask).pooler_output
+        kwargs["return_dict"] = True
+        images = self.get_image_features(pixel_values, image_features, **kwargs)
+        sentences = self.get_text_features(input_ids, attention_mask, **kwargs)
+        image_embeds, text_embeds = images.pooler_output, sentences.pooler_output
         logits_per_image = image_embeds @ text_embeds.T
 
         loss, loss_images, loss_sentences = None, None, None
@@ -242,14 +240,14 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
             captions, rest = divmod(text_embeds.shape[0], image_embeds.shape[0])
             if rest or image_ids.shape != image_embeds.shape[:1]:
                 raise ValueError(
-                    f"{text_embeds.shape[0]} sentences and {image_ids.numel()} `image_ids` can not be shared out "
+                    f"{text_embeds.shape[0]} sentences and {image_ids.numel()} `image_ids` cannot be shared out "
                     f"evenly among {image_embeds.shape[0]} images."
                 )
-            images = image_embeds if self.config.normalize_image else projected
-            pairs = [images.repeat_interleave(captions, dim=0), text_embeds, image_ids.repeat_interleave(captions)]
+            vectors = image_embeds if self.config.normalize_image else images.last_hidden_state
+            pairs = [vectors.repeat_interleave(captions, dim=0), text_embeds, image_ids.repeat_interleave(captions)]
             if self.training:  # other processes may not evaluate at the same time
                 pairs = [gather_rows(tensor) for tensor in pairs]
-            loss_images, loss_sentences = ranking_losses(*pairs, self.config.margin, self.config.max_violation)
+            loss_images, loss_sentences = ranking_losses(*pairs, self.config)
             loss = loss_images + loss_sentences
 
         return VseScnlmOutput(
@@ -260,6 +258,7 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
             logits_per_text=logits_per_image.T,
             image_embeds=image_embeds,
             text_embeds=text_embeds,
+            hidden_states=sentences.hidden_states,
         )
 
 

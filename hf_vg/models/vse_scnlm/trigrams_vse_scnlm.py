@@ -30,7 +30,6 @@ class VseScnlmTrigrams(nn.Module):
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
-        self.vocab_size = config.vocab_size
         # Sentences begin after this token, twice, and end with it. The two do not mix, as nothing follows an end.
         self.boundary = config.eos_token_id
         self.trigrams = nn.Buffer(torch.zeros(config.num_trigrams, dtype=torch.long))
@@ -44,7 +43,7 @@ class VseScnlmTrigrams(nn.Module):
     @torch.no_grad()
     def count(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor):
         """Makes the tables from sentences that end with the end token."""
-        size, device = self.vocab_size, self.word_scores.device
+        size, device = len(self.word_scores), self.word_scores.device
         words, is_word = self.windows(input_ids.to(device), attention_mask.to(device))
         first, second, third = words[is_word].unbind(-1)
         trigrams, counts = torch.unique((first * size + second) * size + third, return_counts=True)
@@ -72,6 +71,27 @@ class VseScnlmTrigrams(nn.Module):
         probabilities[unigrams] = (after_any - discount) / total
         self.word_scores = (probabilities + discount * len(unigrams) / total / size).log()
 
+    @torch.no_grad()
+    def resize(self, size: int):
+        """Changes the number of words. A removed word takes its n-grams with it. A new word is one never seen."""
+        old, few = len(self.word_scores), min(size, len(self.word_scores))
+
+        def renumbered(ngrams: torch.Tensor, order: int) -> tuple[torch.Tensor, torch.Tensor]:
+            words = [ngrams // old**place % old for place in range(order)]
+            kept = torch.stack(words).amax(dim=0) < size
+            return sum(word * size**place for place, word in enumerate(words))[kept], kept
+
+        self.trigrams, kept = renumbered(self.trigrams, 3)
+        self.trigram_scores = self.trigram_scores[kept]
+        self.bigrams, kept = renumbered(self.bigrams, 2)
+        self.bigram_scores, self.bigram_backoffs = self.bigram_scores[kept], self.bigram_backoffs[kept]
+        self.word_backoffs = nn.functional.pad(self.word_backoffs[:few], (0, size - few))
+        # What is left for words never seen, of which padding is one, is shared by more or by fewer.
+        probabilities = self.word_scores.exp()
+        unseen = probabilities.min()
+        probabilities = nn.functional.pad(probabilities[:few] - unseen, (0, size - few)) + unseen * old / size
+        self.word_scores = (probabilities / probabilities.sum()).log()
+
     def _discount_of(self, counts: torch.Tensor) -> float:
         once, twice = ((counts == number).sum().item() for number in (1, 2))
         # A few sentences may hold nothing that is seen once, or twice: the bounds keep every probability above zero.
@@ -97,7 +117,7 @@ class VseScnlmTrigrams(nn.Module):
         """Natural logarithms of each token's probability after those before it, and 0 at padding."""
         words, is_word = self.windows(input_ids, attention_mask)
         first, second, third = words.unbind(-1)
-        size = self.vocab_size
+        size = len(self.word_scores)
 
         def look_up(keys: torch.Tensor, table: torch.Tensor, values: torch.Tensor, missing: float) -> torch.Tensor:
             place = torch.searchsorted(table, keys).clamp(max=len(table) - 1)

@@ -1,0 +1,384 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How the structure-content language model describes what lies in the space: templates, contents and a ranking."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, GenerationMixin
+from transformers.utils import ModelOutput, logging
+
+from .configuration_vse_scnlm import EOS_TAG, PAD_TAG, VseScnlmConfig
+from .kernels_vse_scnlm import encode_alike, first_rows, number_rows
+
+
+class VseScnlmMemory(nn.Module):
+    """What generation takes from the training captions: templates, and vectors of words and sentences."""
+
+    def __init__(self, config: VseScnlmConfig):
+        super().__init__()
+        num_words = config.vocab_size if config.num_templates else 0
+        self.template_tags = nn.Buffer(torch.zeros(config.num_templates, config.template_size, dtype=torch.long))
+        self.template_counts = nn.Buffer(torch.zeros(config.num_templates, dtype=torch.long))
+        self.word_embeds = nn.Buffer(torch.zeros(num_words, config.hidden_size))
+        self.sentence_embeds = nn.Buffer(torch.zeros(config.num_sentences, config.hidden_size))
+
+
+@dataclass
+class VseScnlmGenerateOutput(ModelOutput):
+    r"""
+    sequences (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
+        The captions, best first, each with its end token.
+    tag_ids (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
+        The tag that each word was chosen for, as a place in `config.tags`.
+    scores (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        `similarity_weight * similarities + language_model_weight * log_probabilities`.
+    similarities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        Cosines of the captions and what was described.
+    log_probabilities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
+        Logarithm of the trigram language model's probability, a token, the end token included.
+    """
+
+    sequences: torch.LongTensor | None = None
+    tag_ids: torch.LongTensor | None = None
+    scores: torch.FloatTensor | None = None
+    similarities: torch.FloatTensor | None = None
+    log_probabilities: torch.FloatTensor | None = None
+
+
+class VseScnlmGenerationMixin(GenerationMixin):
+    """The generation of [`VseScnlmForConditionalGeneration`], and what it takes from the training captions."""
+
+    # What `generate` takes besides; the model's generation config holds their values.
+    generation_defaults = {
+        "num_candidates": 1000,
+        "num_neighbors": 5,
+        "content_weights": [1.0, 1.0, 1.0],
+        "similarity_weight": 1.0,
+        "language_model_weight": 0.2,
+    }
+
+    @torch.no_grad()
+    def remember(
+        self,
+        input_ids: torch.LongTensor,
+        tag_ids: torch.LongTensor,
+        num_sentences: int = 5000,
+        min_template_length: int = 4,
+        max_template_length: int = 12,
+        batch_size: int = 256,
+    ):
+        r"""
+        Takes from the training captions what `generate` needs: templates, vectors and a language model. All of it is
+        saved with the model.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(captions, length)`):
+                The training captions, with their end tokens, padded on the right.
+            tag_ids (`torch.LongTensor` of shape `(captions, length)`):
+                Their tags; positions after the end token's hold the padding tag, 0.
+            num_sentences (`int`, *optional*, defaults to 5000):
+                Number of captions, spread evenly over all, whose vectors are kept.
+            min_template_length (`int`, *optional*, defaults to 4):
+                Shorter captions give no template.
+            max_template_length (`int`, *optional*, defaults to 12):
+                Longer captions give none either.
+            batch_size (`int`, *optional*, defaults to 256):
+                Number of sentences to encode at a time.
+        """
+        config, device = self.config, self.device
+        attention_mask = (input_ids != config.pad_token_id).long()
+        lengths = attention_mask.sum(dim=1) - 1  # the end token is no word
+        fits = (lengths >= min_template_length) & (lengths <= max_template_length)
+        if not fits.any():
+            raise ValueError(
+                f"None of the {len(input_ids)} captions has {min_template_length} to {max_template_length} words, so "
+                "that there is no template to generate along."
+            )
+        tags = tag_ids[fits][:, : lengths[fits].max()]
+        tags = tags.masked_fill(tags == config.tags.index(EOS_TAG), config.tags.index(PAD_TAG))
+        templates, counts = torch.unique(tags, dim=0, return_counts=True)
+        kept = torch.linspace(0, len(input_ids) - 1, min(num_sentences, len(input_ids))).long()
+
+        memory = self.memory
+        memory.word_embeds = self.embed_words(torch.arange(config.vocab_size), batch_size)
+        memory.sentence_embeds = self._encode(input_ids[kept], attention_mask[kept], batch_size, "sentences")
+        memory.template_tags, memory.template_counts = templates.to(device), counts.to(device)
+        self.trigrams.count(input_ids, attention_mask)
+        config.num_templates, config.template_size = templates.shape
+        config.num_sentences = len(kept)
+        config.num_bigrams, config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
+
+    def embed_words(self, words: torch.LongTensor, batch_size: int = 256) -> torch.Tensor:
+        """Vectors of words, each as a sentence of its own."""
+        sentences = torch.stack([words, torch.full_like(words, self.config.eos_token_id)], dim=1)
+        return self._encode(sentences, torch.ones_like(sentences), batch_size, "words")
+
+    def _encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, batch_size: int, what: str):
+        starts = range(0, len(input_ids), batch_size)
+        batches = [
+            self.model.get_text_features(
+                input_ids[start : start + batch_size].to(self.device),
+                attention_mask[start : start + batch_size].to(self.device),
+                return_dict=True,
+            ).pooler_output
+            for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10)
+        ]
+        return torch.cat(batches) if batches else torch.zeros(0, self.config.hidden_size, device=self.device)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        pixel_values: torch.FloatTensor | None = None,
+        image_features: torch.FloatTensor | None = None,
+        content_embeds: torch.FloatTensor | None = None,
+        input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        **kwargs,
+    ) -> torch.LongTensor | VseScnlmGenerateOutput:
+        r"""
+        Describes images, or any vectors of the space: captions are decoded along sampled templates from sampled
+        contents, all in one batch, and ranked by their similarity to the image and by a trigram language model.
+
+        Templates are drawn by how often training captions have them. A content is the vector itself, the mean of the
+        words nearest to it, or the mean of the training sentences nearest to it. All images of a call share the draws,
+        so that the result does not depend on the batch.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images.
+            image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
+                Features computed before, instead of `pixel_values`.
+            content_embeds (`torch.FloatTensor` of shape `(vectors, hidden_size)`, *optional*):
+                Vectors of the space to describe instead, such as those of sentences.
+            input_ids (`torch.LongTensor` of shape `(images, length)`, *optional*):
+                The first words of each caption, which are kept and continued. Start, end and padding tokens among
+                them are left out. `decoder_input_ids` is another name for it, and `attention_mask` is not needed.
+            generation_config ([`GenerationConfig`], *optional*, defaults to the model's):
+                Holds the values below, which may also be given directly:
+
+                - **num_candidates** (`int`, defaults to 1000) -- number of times a template and a content are drawn.
+                - **num_neighbors** (`int`, defaults to 5) -- number of nearest words, or sentences, in a content.
+                - **content_weights** (`list[float]`, defaults to `[1.0, 1.0, 1.0]`) -- how often the vector itself,
+                  the mean of its nearest words and that of its nearest sentences are drawn, in proportion.
+                - **similarity_weight** (`float`, defaults to 1.0) -- of the cosine in a caption's score.
+                - **language_model_weight** (`float`, defaults to 0.2) -- of the log probability per token.
+                - **num_return_sequences** (`int`, defaults to 1) -- number of distinct captions to return per image.
+                - **max_new_tokens** (`int`, *optional*) -- most words to add; longer templates are left out.
+                - **return_dict_in_generate** (`bool`, defaults to `False`) -- whether to return tags and scores too.
+
+        Returns:
+            `torch.LongTensor` or [`VseScnlmGenerateOutput`]: The captions, padded after their end tokens.
+        """
+        settings = copy.deepcopy(self.generation_config if generation_config is None else generation_config)
+        missing = {key: value for key, value in self.generation_defaults.items() if not hasattr(settings, key)}
+        # Not by `update`, which refuses several sequences without beams or sampling.
+        for key, value in {**missing, **kwargs}.items():
+            if key not in missing and not hasattr(settings, key):
+                raise ValueError(f"`generate` does not take {key!r}.")
+            setattr(settings, key, value)
+        if settings.do_sample or (settings.num_beams or 1) > 1:
+            raise ValueError(
+                "`do_sample` and `num_beams` do not apply: this model decodes many templates greedily and ranks them "
+                "(`num_candidates`)."
+            )
+        for name in ("output_attentions", "output_hidden_states", "output_logits"):
+            if getattr(settings, name):
+                raise ValueError(f"`generate` of this model does not support `{name}`.")
+        if not self.config.num_templates:
+            raise ValueError("This model has no templates to generate along: call `remember` with tagged captions.")
+        if content_embeds is None:
+            targets = self.model.get_image_features(pixel_values, image_features, return_dict=True).pooler_output
+        elif pixel_values is None and image_features is None:
+            targets = nn.functional.normalize(content_embeds.to(self.dtype), dim=-1)
+        else:
+            raise ValueError("Give one of `pixel_values`, `image_features` and `content_embeds`.")
+
+        if input_ids is not None and decoder_input_ids is not None:
+            raise ValueError("Give either `input_ids` or `decoder_input_ids`, and not both.")
+        prefix = self._prefix(decoder_input_ids if input_ids is None else input_ids, len(targets))  # (B, P)
+
+        contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
+        weights = settings.content_weights[: contents.shape[1]]  # where no sentences are kept, there are two contents
+        shortest, longest = prefix.shape[1] + 1, settings.max_new_tokens
+        longest = None if longest is None else longest + prefix.shape[1]
+        tags, which = self.draw(settings.num_candidates, weights, longest, shortest)
+        words = self.decode(tags, contents, which, prefix)  # (B, M, T)
+        number = settings.num_return_sequences or 1
+        output = VseScnlmGenerateOutput(*self.rank(words, targets, tags, number, settings))
+        return output if settings.return_dict_in_generate else output.sequences
+
+    def _prefix(self, input_ids: torch.LongTensor | None, images: int) -> torch.LongTensor:
+        """The first words of captions, padded on the right: `(images, words)`, with no column if none are given."""
+        config = self.config
+        if input_ids is None:
+            input_ids = torch.empty(images, 0, dtype=torch.long)
+        if input_ids.shape[:-1] != (images,):
+            raise ValueError(
+                f"`input_ids` must hold one row for each of {images} images, got {tuple(input_ids.shape)}."
+            )
+        special = {config.decoder_start_token_id, config.eos_token_id, config.pad_token_id}
+        rows = [torch.tensor([id for id in row if id not in special], dtype=torch.long) for row in input_ids.tolist()]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_token_id)
+        return padded.to(self.device)
+
+    def contents(self, targets: torch.Tensor, num_neighbors: int) -> torch.Tensor:
+        """The vectors that captions may be decoded from: `(images, contents, hidden_size)`, of unit length."""
+        contents = [targets]
+        special = [self.config.eos_token_id, self.config.unk_token_id, self.config.pad_token_id]
+        for embeds, hidden in ((self.memory.word_embeds, special), (self.memory.sentence_embeds, [])):
+            if len(embeds):
+                scores = targets @ embeds.T
+                scores[:, [id for id in hidden if id is not None]] = -torch.inf
+                nearest = scores.topk(min(num_neighbors, len(embeds)), dim=1).indices
+                contents.append(nn.functional.normalize(embeds[nearest].mean(dim=1), dim=-1))
+        return torch.stack(contents, dim=1)
+
+    def draw(
+        self, count: int, content_weights: list[float], max_length: int | None = None, min_length: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Templates, and which content each is filled with; a pair that is drawn twice would give the same caption."""
+        tags, weights = self.memory.template_tags, self.memory.template_counts.double()
+        lengths = (tags != self.config.tags.index(PAD_TAG)).sum(dim=1)
+        weights = weights * (lengths >= min_length)
+        if not weights.any():
+            raise ValueError(
+                f"No template has {min_length} words or more: shorten the words that captions begin with."
+            )
+        if max_length is not None:
+            weights = weights * (lengths <= max_length)
+            if not weights.any():
+                raise ValueError(f"No template has {max_length} words or fewer: raise `max_new_tokens`.")
+        content_weights = torch.tensor(content_weights, dtype=weights.dtype, device=weights.device)
+        if not ((content_weights >= 0).all() and content_weights.any()):
+            raise ValueError(f"`content_weights` must be 0 or more, and not all 0, got {content_weights.tolist()}.")
+        templates = torch.multinomial(weights, count, replacement=True)
+        contents = torch.multinomial(content_weights, count, replacement=True)
+        pairs = torch.unique(templates * len(content_weights) + contents)
+        return tags[pairs // len(content_weights)], pairs % len(content_weights)
+
+    def decode(
+        self,
+        tags: torch.LongTensor,
+        contents: torch.Tensor,
+        which: torch.LongTensor,
+        prefix: torch.LongTensor | None = None,
+    ) -> torch.LongTensor:
+        r"""
+        The most probable word for each tag after those chosen before, of shape `(images, templates, length)`.
+
+        Args:
+            tags (`torch.LongTensor` of shape `(templates, length)`):
+                The templates.
+            contents (`torch.FloatTensor` of shape `(images, contents, hidden_size)`):
+                The vectors to decode from.
+            which (`torch.LongTensor` of shape `(templates,)`):
+                The content, of each image, that a template is filled with.
+            prefix (`torch.LongTensor` of shape `(images, words)`, *optional*):
+                The first words of the captions of each image, padded on the right.
+        """
+        config, decoder = self.config, self.decoder
+        size, pad_tag = config.context_size, config.tags.index(PAD_TAG)
+        images, num_contents, _ = contents.shape
+        is_word = tags != pad_tag
+        lengths = is_word.sum(dim=1, keepdim=True)
+        # As in training, the end token's tag follows the last word's.
+        ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
+        ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
+        windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
+        which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).flatten()
+        tables = decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table()
+        words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
+        # Captions of one content and of the same tags until here have the same words: one of them is decoded.
+        alike = number_rows(torch.cat([which.unsqueeze(1), windows[:, 0, :-1]], dim=1))
+        for position in range(int(lengths.max())):
+            rows = is_word[:, position].repeat(images).nonzero().squeeze(1)
+            alike[rows] = number_rows(torch.stack([alike[rows], windows[rows, position, -1]], dim=1))
+            one_of_each = rows[first_rows(alike[rows])]
+            states = which[one_of_each], words[one_of_each, position : position + size], windows[one_of_each, position]
+            parts = zip(*(state.split(1024) for state in states), strict=True)
+            chosen = torch.cat([self._most_probable(*part, *tables) for part in parts])
+            words[rows, position + size] = chosen[alike[rows]]
+            if prefix is not None and position < prefix.shape[1]:
+                given = prefix[rows // len(tags), position]
+                words[rows, position + size] = torch.where(given == config.pad_token_id, chosen[alike[rows]], given)
+        words = words[:, size:].unflatten(0, (images, -1)).masked_fill(~is_word, config.pad_token_id)
+        words = nn.functional.pad(words, (0, 1), value=config.pad_token_id)
+        return words.scatter(2, lengths.expand(images, -1, 1), config.eos_token_id)
+
+    def _most_probable(
+        self,
+        which: torch.LongTensor,
+        previous: torch.LongTensor,
+        tags: torch.LongTensor,
+        contents: torch.Tensor,
+        tag_table: torch.Tensor,
+        word_table: torch.Tensor,
+    ) -> torch.LongTensor:
+        """The best word for each content, the words before and the tags ahead."""
+        config = self.config
+        context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
+        logits = self.decoder.lm_head(self.decoder(context, tags, contents[which], tag_table))
+        # The length is the template's, and unknown words are no words.
+        hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
+        logits[:, [id for id in hidden if id is not None]] = -torch.inf
+        return logits.argmax(dim=-1)
+
+    def rank(
+        self, words: torch.LongTensor, targets: torch.Tensor, tags: torch.LongTensor, number: int, settings
+    ) -> tuple[torch.Tensor, ...]:
+        """The best captions of each image, with their tags and scores."""
+        images, templates, length = words.shape
+        image = torch.arange(images, device=words.device).repeat_interleave(templates)
+        words = words.flatten(0, 1)
+        first = first_rows(number_rows(torch.cat([image.unsqueeze(1), words], dim=1)))  # of equal captions
+        image, words, tags = image[first], words[first], tags[first % templates]
+        rows_of = [(image == place).nonzero().squeeze(1) for place in range(images)]
+        fewest = min(len(rows) for rows in rows_of)
+        if fewest < number:
+            raise ValueError(
+                f"`num_return_sequences={number}`, but only {fewest} different captions were found: raise "
+                "`num_candidates`."
+            )
+        attention_mask = (words != self.config.pad_token_id).long()
+        lengths = attention_mask.sum(dim=1)
+        tags = nn.functional.pad(tags, (0, 1), value=self.config.tags.index(PAD_TAG))
+        tags = tags.scatter(1, lengths.unsqueeze(1) - 1, self.config.tags.index(EOS_TAG))
+
+        log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
+        scores = settings.language_model_weight * log_probabilities
+        similarities = torch.full_like(scores, torch.nan)
+        # To encode captions takes most of the time. No cosine is above 1, but by rounding: so the likeliest captions
+        # are encoded first, and then only those that may still be better than the best of them.
+        at_most = scores + 1.01 * abs(settings.similarity_weight)
+        least = torch.stack([at_most[rows].topk(max(number, len(rows) // 10)).values[-1] for rows in rows_of])
+        for _ in range(2):
+            rows = (similarities.isnan() & (at_most >= least[image])).nonzero().squeeze(1)
+            if len(rows):
+                encoded = encode_alike(self.model.text_encoder, words[rows], lengths[rows])
+                encoded = nn.functional.normalize(encoded, dim=-1)
+                similarities[rows] = (encoded * targets[image[rows]]).sum(dim=-1).float()
+                scores[rows] += settings.similarity_weight * similarities[rows]
+            ranked = scores.masked_fill(similarities.isnan(), -torch.inf)
+            best = [rows[ranked[rows].topk(number).indices] for rows in rows_of]
+            least = torch.stack([ranked[rows[-1]] for rows in best])
+        best = torch.cat(best)
+        return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
+
+
+__all__ = ["VseScnlmGenerationMixin"]

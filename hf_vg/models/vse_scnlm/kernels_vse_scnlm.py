@@ -1,0 +1,62 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What exists only for speed in the generation of VseScnlm: equal beginnings are computed once."""
+
+import torch
+from torch import nn
+
+
+def encode_alike(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
+    """
+    Sentences as `encoder` encodes them, without dropout: a beginning that several sentences share is read once. The
+    plain version is [`encode_each`].
+    """
+    if encoder.rnn is None:
+        return encode_each(encoder, input_ids, lengths)
+    size = encoder.embed_tokens.num_embeddings
+    encoded = encoder.embed_tokens.weight.new_empty(len(input_ids), encoder.rnn.hidden_size)
+    # Of each sentence the place of its beginning among all different ones, and the state after these.
+    place, state = torch.zeros_like(lengths), None
+    for position in range(int(lengths.max())):
+        goes_on = lengths > position
+        # A beginning is a shorter one and a word.
+        beginnings = place[goes_on] * size + input_ids[goes_on, position]
+        beginnings, place[goes_on] = torch.unique(beginnings, return_inverse=True)
+        if state is not None:
+            before = beginnings // size
+            state = tuple(part[:, before] for part in state) if isinstance(state, tuple) else state[:, before]
+        output, state = encoder.rnn(encoder.embed_tokens(beginnings % size).unsqueeze(1), state)
+        ends = lengths == position + 1
+        encoded[ends] = output[place[ends], 0]
+    return encoded
+
+
+def encode_each(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
+    mask = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
+    return encoder(input_ids, mask)[-1]
+
+
+def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
+    """Numbers from 0 on, in the order of the rows, and equal for equal rows. `torch.unique(dim=0)` is far slower."""
+    numbers, size = rows.new_zeros(len(rows)), int(rows.max()) + 1 if rows.numel() else 1
+    for column in rows.unbind(1):
+        numbers = torch.unique(numbers * size + column, return_inverse=True)[1]
+    return numbers
+
+
+def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:
+    """The first place of each number of [`number_rows`]."""
+    places = torch.arange(len(numbers), device=numbers.device)
+    first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")
+    return first[: int(numbers.max()) + 1]
