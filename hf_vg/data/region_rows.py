@@ -337,7 +337,7 @@ def _with_relative_boxes(images: Mapping[str, Dataset], rows: Mapping[str, Datas
 def _backbone(model: PreTrainedModel) -> PreTrainedModel:
     if model.base_model.region_encoder is None:
         raise ValueError("This model has no backbone (`backbone_config=None`), and features of images need one.")
-    return model.base_model.region_encoder.backbone
+    return model.base_model.region_encoder.image_encoder.backbone
 
 
 def _pooled_features(

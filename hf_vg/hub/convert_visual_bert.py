@@ -169,7 +169,7 @@ def convert_checkpoint(
                 f"{checkpoint} is not a whole VisualBERT: it lacks {missing}, and has {unexpected} besides"
             )
         if backbone is not None:
-            model.region_encoder.backbone.load_state_dict(network.state_dict())
+            model.region_encoder.image_encoder.backbone.load_state_dict(network.state_dict())
         model.to(dtype or next(iter(state_dict.values())).dtype)
 
         source = Path(checkpoint).name if Path(checkpoint).exists() else str(checkpoint)

@@ -15,10 +15,11 @@
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.backbone_utils import load_backbone
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
+from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
 from .vgg.modeling_vgg import VggBackbone
 
@@ -68,8 +69,12 @@ class ImageEncoder(nn.Module):
             self.backbone = None
             return
         # A published checkpoint also loads where "vgg" is not registered with the Auto classes.
-        is_vgg = config.backbone_config.model_type == "vgg"
-        self.backbone = VggBackbone(config.backbone_config) if is_vgg else load_backbone(config)
+        if config.backbone_config.model_type == "vgg":
+            self.backbone = VggBackbone(config.backbone_config)
+        else:
+            if not MODEL_FOR_BACKBONE_MAPPING[type(config.backbone_config)]._supports_sdpa:
+                config.backbone_config._attn_implementation = "eager"  # see `spare_backbone`
+            self.backbone = load_backbone(config)
         channels = self.backbone.channels[-1]
         if channels != self.feature_size:
             raise ValueError(
@@ -124,4 +129,16 @@ class ImageEncoder(nn.Module):
         return image_features
 
 
-__all__ = ["ImageEncoder"]
+def spare_backbone(model: PreTrainedModel, attn_implementation: str | dict) -> str | dict:
+    """
+    The argument of `set_attn_implementation` for a model with an [`ImageEncoder`]. transformers also sets it on the
+    backbone, and refuses `"sdpa"` for one of convolutions (ResNet, ConvNeXt), which has no attention.
+    """
+    for module in model.modules():
+        if isinstance(module, ImageEncoder) and module.backbone is not None and isinstance(attn_implementation, str):
+            if not module.backbone._supports_sdpa:
+                return {"": attn_implementation, "backbone_config": "eager"}
+    return attn_implementation
+
+
+__all__ = ["ImageEncoder", "spare_backbone"]

@@ -149,7 +149,7 @@ def build_grounded_visual_bert(
             GroundedVisualBertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **fields)
         )
         if backbone is not None:
-            model.base_model.region_encoder.backbone.load_state_dict(backbone.state_dict())
+            model.base_model.region_encoder.image_encoder.backbone.load_state_dict(backbone.state_dict())
     return model, GroundedVisualBertProcessor(image_processor, tokenizer)
 
 

@@ -126,7 +126,7 @@ def test_with_a_backbone_it_sees_pixels(kind, tokenizer, tmp_path):
     # As a recipe goes on from it.
     model = GroundedVisualBertForVGP.from_pretrained(tmp_path / "out").eval()
     for name, tensor in backbone.state_dict().items():
-        assert torch.equal(model.visual_bert.region_encoder.backbone.state_dict()[name], tensor), name
+        assert torch.equal(model.visual_bert.region_encoder.image_encoder.backbone.state_dict()[name], tensor), name
     processor = AutoProcessor.from_pretrained(tmp_path / "out")
     assert list(processor.image_processor.image_mean) == [0.1, 0.2, 0.3]
     inputs = processor(images=random_images(1, 20), text=["a red circle"], return_tensors="pt")

@@ -137,7 +137,14 @@ def base_inputs(batch_size: int = 3) -> dict[str, torch.Tensor]:
     return {name: value for name, value in tiny_inputs(batch_size).items() if name in names}
 
 
-class TestGroundedVisualBertForVGPCommon(ModelTesterMixin):
+class GroundedVisualBertTesterMixin(ModelTesterMixin):
+    num_hidden_states = {"hidden_states": 4}
+    num_attentions = {"attentions": 3}
+    attn_implementations = ("eager", "sdpa", "eager")
+    main_input = "input_ids"
+
+
+class TestGroundedVisualBertForVGPCommon(GroundedVisualBertTesterMixin):
     model_class = GroundedVisualBertForVGP
     auto_class = AutoModelForPreTraining
     outputs_to_compare = ("logits", "paraphrase_logits")
@@ -157,11 +164,11 @@ class TestGroundedVisualBertForVGPIndirectCommon(TestGroundedVisualBertForVGPCom
         return {**inputs, "masked_input_ids": masked, "masked_labels": labels}
 
 
-class TestGroundedVisualBertForQuestionAnsweringCommon(ModelTesterMixin):
+class TestGroundedVisualBertForQuestionAnsweringCommon(GroundedVisualBertTesterMixin):
     model_class = GroundedVisualBertForQuestionAnswering
     auto_class = AutoModelForVisualQuestionAnswering
     outputs_to_compare = ("logits",)
-    config = staticmethod(lambda: tiny_config(num_labels=5))
+    config = staticmethod(lambda: tiny_config(num_labels=5, initializer_range=0.1))
 
     @staticmethod
     def inputs(batch_size: int = 3):
@@ -171,7 +178,7 @@ class TestGroundedVisualBertForQuestionAnsweringCommon(ModelTesterMixin):
         return {**inputs, "labels": labels}
 
 
-class TestGroundedVisualBertForReferringExpressionCommon(ModelTesterMixin):
+class TestGroundedVisualBertForReferringExpressionCommon(GroundedVisualBertTesterMixin):
     model_class = GroundedVisualBertForReferringExpression
     auto_class = AutoModelForTokenClassification
     outputs_to_compare = ("logits",)
@@ -312,7 +319,7 @@ class TestRegions:
         shared, repeated = (model(**{**four, **{name: i[name] for name in of_images}}) for i in (two, four))
         torch.testing.assert_close(shared.loss, repeated.loss)
         torch.testing.assert_close(shared.logits, repeated.logits)
-        with pytest.raises(ValueError, match="4 texts can not be shared out evenly among 3 images"):
+        with pytest.raises(ValueError, match="4 texts cannot be shared evenly among 3 images"):
             model(**{**four, **{name: tiny_inputs()[name] for name in of_images}})
 
     def test_any_backbone_plugs_in(self):
@@ -328,7 +335,7 @@ class TestRegions:
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6], use_batch_norm=True)
         tiny_model(backbone_config=backbone, freeze_backbone=True).save_pretrained(tmp_path)
         model = GroundedVisualBertForVGP.from_pretrained(tmp_path).train()
-        backbone = model.visual_bert.region_encoder.backbone
+        backbone = model.visual_bert.region_encoder.image_encoder.backbone
         before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         model(**tiny_inputs()).loss.backward()
         assert model.visual_bert.region_encoder.projection.weight.grad is not None
@@ -405,7 +412,7 @@ class TestVisualBert:
             embeddings = base.embeddings
             assert torch.equal(embeddings.visual_position_embeddings.weight, embeddings.position_embeddings.weight)
             for name, tensor in backbone.state_dict().items():
-                assert torch.equal(weights[f"region_encoder.backbone.{name}"], tensor), name
+                assert torch.equal(weights[f"region_encoder.image_encoder.backbone.{name}"], tensor), name
         ids = tiny_inputs()["input_ids"]
         torch.testing.assert_close(base(ids).last_hidden_state, bert(ids).last_hidden_state)
         with pytest.raises(RuntimeError, match="size mismatch"):
@@ -428,6 +435,45 @@ class TestVisualBert:
 
 
 class TestAttention:
+    @pytest.mark.parametrize("model_class", [GroundedVisualBertModel, GroundedVisualBertForVGP])
+    def test_is_switched_whatever_the_backbone(self, model_class, tmp_path):
+        """A backbone of convolutions has no attention, and transformers' own do not say that they allow any."""
+        resnet = ResNetConfig(
+            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+        )
+        model, inputs = tiny_model(model_class, backbone_config=resnet, region_feature_size=8), base_inputs()
+        model.save_pretrained(tmp_path)
+        expected = model(**inputs).last_hidden_state
+        for implementation in ("eager", "sdpa", "eager"):
+            model.set_attn_implementation(implementation)
+            loaded = model_class.from_pretrained(tmp_path, attn_implementation=implementation)
+            for switched in (model, loaded):
+                assert switched.config._attn_implementation == implementation
+                torch.testing.assert_close(switched(**inputs).last_hidden_state, expected)
+
+    @pytest.mark.parametrize("use_reentrant", [False, True])
+    @pytest.mark.parametrize("supervision", ["direct", "rollout"])
+    def test_is_supervised_in_layers_that_are_recomputed(self, supervision, use_reentrant):
+        """The loss of attention alone: where a hook recorded it, reentrant checkpointing gave it no gradient."""
+        model = tiny_model(
+            attention_supervision=supervision,
+            freeze_backbone=True,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ).train()
+
+        def gradients():
+            model.zero_grad()
+            model(**tiny_inputs()).loss_attention.backward()
+            return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+        plain = gradients()
+        assert plain["visual_bert.encoder.layer.2.attention.self.query.weight"].abs().sum() > 0
+        model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        checkpointed = gradients()
+        for name, gradient in plain.items():
+            torch.testing.assert_close(checkpointed[name], gradient, msg=name)
+
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     @pytest.mark.parametrize("training", [False, True])
     def test_is_before_dropout_and_never_empty(self, implementation, training):
@@ -682,6 +728,7 @@ class TestLosses:
 
     def test_masked_words_need_their_head(self):
         inputs = {**tiny_inputs(), "masked_input_ids": tiny_inputs()["input_ids"]}
+        inputs["masked_labels"] = inputs["masked_input_ids"]
         with pytest.raises(ValueError, match="masked_lm_weight"):
             tiny_model()(**inputs)
 
@@ -714,9 +761,8 @@ class TestLosses:
         assert outputs.logits[1].argmax() != 3 and outputs.logits[1, 3] < -1e30
 
     def test_means_without_processes(self):
-        sums = {"a": torch.tensor(6.0), "b": torch.tensor(0.0)}
-        counts = {"a": torch.tensor(3), "b": torch.tensor(0)}
-        assert {name: mean.item() for name, mean in means_over_ranks(sums, counts, True).items()} == {"a": 2, "b": 0}
+        losses = {"a": (torch.tensor(6.0), torch.tensor(3)), "b": (torch.tensor(0.0), torch.tensor(0))}
+        assert {name: mean.item() for name, mean in means_over_ranks(losses, True).items()} == {"a": 2, "b": 0}
 
 
 class TestModel:
@@ -752,7 +798,18 @@ class TestModel:
             {"region_samples": 0},
             {"hidden_size": 9},
             {"bypass_transformer": True},
+            {"hidden_size": 10**12},
+            {"hidden_size": -8},
+            {"hidden_dropout_prob": 1.5},
+            {"layer_norm_eps": float("nan")},
+            {"attention_loss_weight": float("inf")},
+            {"masked_lm_weight": -1},
+            {"num_hidden_layers": 10**6},
+            {"vocab_size": 10**9},
+            {"num_labels": 20_000_000},
+            {"pad_token_id": -1},
         ],
+        ids=str,
     )
     def test_config_names_a_wrong_field(self, field):
         with pytest.raises(Exception, match=next(iter(field))):

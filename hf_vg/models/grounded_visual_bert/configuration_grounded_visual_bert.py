@@ -19,7 +19,15 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, VisualBertConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..vgg.configuration_vgg import VggConfig
+from ..vgg.configuration_vgg import (
+    check_num_labels,
+    layers_field,
+    probability_field,
+    read_backbone_config,
+    vocabulary_field,
+    weight_field,
+    width_field,
+)
 
 
 @strict
@@ -30,35 +38,36 @@ class GroundedVisualBertConfig(VisualBertConfig):
 
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*):
-            The convolutional network on whose last feature map regions are pooled. `None` makes a model that takes
-            `visual_embeds` only, as VisualBERT does.
+            The network whose last feature map regions are pooled from. `None` makes a model that takes `visual_embeds`
+            only, as VisualBERT does.
         freeze_backbone (`bool`, *optional*, defaults to `True`):
-            Whether the network stays as it was pretrained.
+            Whether the backbone stays as pretrained.
         visual_embedding_dim (`int`, *optional*, defaults to 768):
             Width of `visual_embeds`, which the region encoder makes from pixels and boxes.
         region_feature_size (`int`, *optional*, defaults to 2048):
             The number of channels of the feature map.
         region_samples (`int`, *optional*, defaults to 14):
-            A region's feature is the mean over this many points a side, which is that of a 7 x 7 RoI align with 2 x 2
-            points a bin.
+            A region's feature is the mean over this many points per side. 14 equals a 7 x 7 RoI align with 2 x 2
+            points per bin.
         geometry_frequencies (`int`, *optional*, defaults to 256):
             Frequencies of the sinusoids of a box's centre, width and height: 4 x 2 x 256 = 2,048 numbers.
         attention_supervision (`str`, *optional*, defaults to `"none"`):
-            What a VGP model learns grounding by: `"none"`; a classifier of phrases and boxes (`"indirect"`); the
-            attention of every layer and head (`"direct"`); or attention rollout, which the paper calls semi-direct
-            (`"rollout"`).
+            How a VGP model learns grounding: `"none"`; a classifier of phrases and boxes (`"indirect"`); the attention
+            of every layer and head (`"direct"`); or attention rollout, which the paper calls semi-direct
+            (`"rollout"`). The last two need attention probabilities. Whatever `attn_implementation` is set, batches
+            with targets then run eagerly, and all others run as set.
         attention_loss_weight (`float`, *optional*, defaults to 1.0):
-            Weight of that supervision in the loss. It is a mean over all layers and heads, each of which it moves
-            little: where training is short, it needs more weight than the paper's 1.
+            Weight of that supervision in the loss. It is a mean over all layers and heads and moves each of them
+            little: short trainings need more than the paper's 1.
         supervised_layers (`list[int]`, *optional*):
-            The layers whose attention, or rollout, is supervised. All are by default.
+            The layers whose attention, or rollout, is supervised. Defaults to all.
         supervised_heads (`list[int]`, *optional*):
-            The heads whose attention is supervised, or whose mean is rolled out. All are by default.
+            The heads whose attention is supervised, or whose mean is rolled out. Defaults to all.
         image_to_text_loss (`str`, *optional*, defaults to `"ce"`):
             How a box's attention to words is supervised: by the cross entropy of the paper, or by `"bce_log"`, the
             binary cross entropy of log probabilities that the authors' code computes.
         masked_lm_weight (`float`, *optional*, defaults to 0.0):
-            Weight of masked language modelling in VGP training, which keeps up what VisualBERT was pretrained for.
+            Weight of masked language modelling in VGP training, VisualBERT's pretraining task.
         mask_token_id (`int`, *optional*, defaults to 103):
             The token at which questions are answered.
     """
@@ -68,25 +77,37 @@ class GroundedVisualBertConfig(VisualBertConfig):
 
     backbone_config: dict | PreTrainedConfig | None = None
     freeze_backbone: bool = True
-    visual_embedding_dim: int = 768
+    # Up to the next comment: fields of VisualBERT, with ranges.
+    vocab_size: int = vocabulary_field(default=30522)
+    hidden_size: int = width_field(default=768)
+    num_hidden_layers: int = layers_field(default=12)
+    num_attention_heads: int = layers_field(default=12)
+    intermediate_size: int = width_field(default=3072)
+    hidden_dropout_prob: float | int = probability_field(default=0.1)
+    attention_probs_dropout_prob: float | int = probability_field(default=0.1)
+    max_position_embeddings: int = width_field(default=512)
+    type_vocab_size: int = layers_field(default=2)
+    initializer_range: float = weight_field(default=0.02)
+    layer_norm_eps: float = probability_field(default=1e-12)
     pad_token_id: int | None = 0  # BERT's; VisualBertConfig has RoBERTa's
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    region_feature_size: int = 2048
-    region_samples: int = 14
-    geometry_frequencies: int = 256
+    visual_embedding_dim: int = width_field(default=768)
+    # Fields of this model.
+    region_feature_size: int = width_field(default=2048)
+    region_samples: int = layers_field(default=14)
+    geometry_frequencies: int = layers_field(default=256)
     attention_supervision: Literal["none", "indirect", "direct", "rollout"] = "none"
-    attention_loss_weight: float | int = 1.0
+    attention_loss_weight: float | int = weight_field(default=1.0)
     supervised_layers: list[int] | None = None
     supervised_heads: list[int] | None = None
     image_to_text_loss: Literal["ce", "bce_log"] = "ce"
-    masked_lm_weight: float | int = 0.0
+    masked_lm_weight: float | int = weight_field(default=0.0)
     mask_token_id: int = 103
 
     def __post_init__(self, **kwargs):
-        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
-        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
-            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        check_num_labels(kwargs)
+        self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self):
@@ -100,9 +121,10 @@ class GroundedVisualBertConfig(VisualBertConfig):
             raise ValueError(
                 "`bypass_transformer=True` is not supported: its attention has no text-to-region rows to supervise."
             )
-        for name in ("region_samples", "geometry_frequencies"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("pad_token_id", "mask_token_id"):
+            token = getattr(self, name)
+            if token is not None and token < 0:
+                raise ValueError(f"`{name}` must be at least 0, got {token}.")
         for name, count in (
             ("supervised_layers", self.num_hidden_layers),
             ("supervised_heads", self.num_attention_heads),

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What GroundedVisualBert computes without weights: rollout, losses of attention, and what they need."""
+"""Supervision of attention as plain functions: rollout, the losses, and what they need."""
 
 import torch
 from torch import nn
@@ -29,14 +29,14 @@ def attention_rollout(
 
     Args:
         attentions (`tuple[torch.Tensor]`):
-            Attention probabilities, one tensor of shape `(batch, heads, length, length)` a layer, from the first on.
+            Attention probabilities, one tensor of shape `(batch, heads, length, length)` per layer, first layer first.
         layers (`list[int]`, *optional*):
-            The layers to return, all by default. Nothing is computed for layers above the last of them.
+            The layers to return, all by default. Nothing is computed above the last of them.
         heads (`list[int]`, *optional*):
             The heads whose mean is rolled out, all by default.
 
     Returns:
-        `tuple[torch.Tensor]`: One tensor of shape `(batch, length, length)` a returned layer, whose rows sum to one.
+        `tuple[torch.Tensor]`: One tensor of shape `(batch, length, length)` per returned layer. Its rows sum to one.
     """
     wanted = [index % len(attentions) for index in (range(len(attentions)) if layers is None else layers)]
     rollouts = []
@@ -80,10 +80,58 @@ def attention_loss(
     return terms.sum() / (attention.shape[0] * attention.shape[2])
 
 
+def supervise_attention(
+    attentions: tuple[torch.Tensor, ...],
+    alignment: torch.Tensor,
+    text_mask: torch.Tensor,
+    region_mask: torch.Tensor,
+    rollout: bool = False,
+    layers: list[int] | None = None,
+    heads: list[int] | None = None,
+    image_to_text_loss: str = "ce",
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    r"""
+    The losses of a sequence of words and then regions: words should look at the regions that show them, and regions at
+    the words that name them.
+
+    Args:
+        attentions (`tuple[torch.Tensor]`):
+            Attention probabilities before dropout, one tensor of shape `(batch, heads, length, length)` per layer.
+        alignment (`torch.Tensor` of shape `(batch, words, regions)`):
+            1 where a region shows a word. See [`align_words`].
+        text_mask (`torch.Tensor` of shape `(batch, words)`), region_mask (`torch.Tensor` of shape `(batch, regions)`):
+            0 for padding.
+        rollout (`bool`, *optional*, defaults to `False`):
+            Whether attention rollout is supervised instead of each head's attention.
+        layers (`list[int]`, *optional*), heads (`list[int]`, *optional*):
+            The layers and heads to supervise, all by default.
+        image_to_text_loss (`str`, *optional*, defaults to `"ce"`):
+            The kind of loss from regions to words. See [`attention_loss`].
+
+    Returns:
+        `dict`: `to_image` and `to_text`: the summed loss, and the number of words or regions that it is summed over.
+    """
+    if rollout:
+        maps = [mixed.unsqueeze(1) for mixed in attention_rollout(attentions, layers, heads)]
+    else:
+        maps = attentions if layers is None else [attentions[layer] for layer in layers]
+        maps = maps if heads is None else [attention[:, heads] for attention in maps]
+    words = alignment.shape[1]
+    to_image = torch.stack([attention[:, :, :words, words:] for attention in maps])  # (L, B, H, T, R)
+    to_text = torch.stack([attention[:, :, words:, :words] for attention in maps])  # (L, B, H, R, T)
+    return {
+        "to_image": (attention_loss(to_image, alignment, region_mask), alignment.amax(dim=2).sum()),
+        "to_text": (
+            attention_loss(to_text, alignment.transpose(1, 2), text_mask, image_to_text_loss),
+            alignment.amax(dim=1).sum(),
+        ),
+    }
+
+
 def pool_spans(hidden_states: torch.Tensor, spans: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Maximum over the tokens of each span, of those spans that are not empty: their vectors `(spans, hidden_size)`, and
-    which they are, a mask of shape `(batch, spans)`.
+    Maximum over the tokens of each span that is not empty: the vectors `(spans, hidden_size)`, and a mask of shape
+    `(batch, spans)` that says which spans they are.
     """
     start, end = spans.unbind(-1)
     is_span = end > start
@@ -102,28 +150,26 @@ def align_words(phrase_spans: torch.Tensor, phrase_boxes: torch.Tensor, num_toke
 
 
 def repeat_images(images: torch.Tensor, num_texts: int) -> torch.Tensor:
-    """Rows of images, once for each of the texts that share them: `b * K` to `b * K + K - 1` are of image `b`."""
+    """Repeats the rows of images for the texts that share them: rows `b * K` to `b * K + K - 1` are of image `b`."""
     if len(images) == num_texts:
         return images
     if num_texts % len(images):
-        raise ValueError(f"{num_texts} texts can not be shared out evenly among {len(images)} images.")
+        raise ValueError(f"{num_texts} texts cannot be shared evenly among {len(images)} images.")
     return images.repeat_interleave(num_texts // len(images), dim=0)
 
 
-def means_over_ranks(
-    sums: dict[str, torch.Tensor], counts: dict[str, torch.Tensor], training: bool
-) -> dict[str, torch.Tensor]:
+def means_over_ranks(losses: dict[str, tuple[torch.Tensor, torch.Tensor]], training: bool) -> dict[str, torch.Tensor]:
     """
-    Sums divided by counts, zero where there was nothing to count. In distributed training the counts are those of all
-    ranks: the mean over ranks, which is what becomes of gradients, is then the mean over everything that they hold.
+    Divides summed losses by their counts; a count of zero gives zero. In distributed training the counts are those of
+    all ranks: gradients are averaged over ranks, and the average is then the mean over all that the ranks hold.
     """
-    total = torch.stack([counts[name].float() for name in sums])
+    total = torch.stack([count.float() for _, count in losses.values()])
     ranks = 1
     if training and torch.distributed.is_available() and torch.distributed.is_initialized():
         ranks = torch.distributed.get_world_size()
         torch.distributed.all_reduce(total)
     scales = ranks / total.clamp(min=1)
-    return {name: sums[name] * scale for name, scale in zip(sums, scales, strict=True)}
+    return {name: summed * scale for (name, (summed, _)), scale in zip(losses.items(), scales, strict=True)}
 
 
 __all__ = [
@@ -133,4 +179,5 @@ __all__ = [
     "means_over_ranks",
     "pool_spans",
     "repeat_images",
+    "supervise_attention",
 ]

@@ -20,13 +20,15 @@ from torch import nn
 from transformers import BertModel, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
+from ..image_encoder import spare_backbone
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 from .functional_grounded_visual_bert import repeat_images
 from .regions_grounded_visual_bert import GroundedVisualBertRegionEncoder
@@ -160,9 +162,9 @@ class GroundedVisualBertAttention(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        context, _ = self.self(hidden_states, attention_mask, **kwargs)
-        return self.output(context, hidden_states)
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        context, weights = self.self(hidden_states, attention_mask, **kwargs)
+        return self.output(context, hidden_states), weights
 
 
 class GroundedVisualBertIntermediate(nn.Module):
@@ -175,7 +177,7 @@ class GroundedVisualBertIntermediate(nn.Module):
         return self.activation(self.dense(hidden_states))
 
 
-class GroundedVisualBertLayer(nn.Module):
+class GroundedVisualBertLayer(GradientCheckpointingLayer):
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__()
         self.attention = GroundedVisualBertAttention(config)
@@ -187,9 +189,9 @@ class GroundedVisualBertLayer(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        attended = self.attention(hidden_states, attention_mask, **kwargs)
-        return self.output(self.intermediate(attended), attended)
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attended, weights = self.attention(hidden_states, attention_mask, **kwargs)
+        return self.output(self.intermediate(attended), attended), weights
 
 
 class GroundedVisualBertEncoder(nn.Module):
@@ -202,10 +204,16 @@ class GroundedVisualBertEncoder(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
+    ) -> BaseModelOutput:
+        # Layers return their attention, and no hook records it: a hook inside a layer that is checkpointed
+        # (`use_reentrant=True`) sees no graph, and supervision would teach nothing.
+        attentions = ()
         for layer in self.layer:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
-        return hidden_states
+            hidden_states, weights = layer(hidden_states, attention_mask, **kwargs)
+            attentions += (weights,)
+        return BaseModelOutput(
+            last_hidden_state=hidden_states, attentions=attentions if kwargs.get("output_attentions") else None
+        )
 
 
 class GroundedVisualBertPooler(nn.Module):
@@ -224,26 +232,30 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "visual_bert"
     main_input_name = "input_ids"
     input_modalities = ("image", "text")
-    # Every part of a loss has its own mean, so that Trainer's number of items is no use; it averages batches instead.
+    # Each part of the loss has its own mean, so Trainer's number of items does not apply: it averages batches instead.
     accepts_loss_kwargs = False
-    _no_split_modules = ["GroundedVisualBertLayer"]
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["GroundedVisualBertLayer", "GroundedVisualBertRegionEncoder"]
     _supports_sdpa = True
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *args, **kwargs):
+        super().set_attn_implementation(spare_backbone(self, attn_implementation), *args, **kwargs)
 
     @classmethod
     def from_text_pretrained(
         cls, text_model: str | os.PathLike, backbone: PreTrainedModel | None = None, **kwargs
     ) -> "GroundedVisualBertPreTrainedModel":
         r"""
-        Makes a model that reads as a BERT checkpoint does, and sees with a pretrained backbone.
+        Makes a model with the text encoder of a BERT checkpoint and a pretrained backbone.
 
         Args:
             text_model (`str` or `os.PathLike`):
-                Folder or name of a BERT checkpoint, whose sizes and weights are taken over. Where its pooler is
-                missing, the model's own is new.
+                Folder or name of a BERT checkpoint. The model takes its sizes and weights. If the checkpoint has no
+                pooler, the model's is new.
             backbone ([`PreTrainedModel`], *optional*):
                 A loaded backbone, such as `ResNetBackbone.from_pretrained(folder)`.
             kwargs:
-                Fields of [`GroundedVisualBertConfig`], which win over those of the checkpoint.
+                Fields of [`GroundedVisualBertConfig`]. They win over those of the checkpoint.
         """
         text = BertModel.from_pretrained(text_model, dtype=torch.float32)
         shared = (
@@ -262,8 +274,8 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
         new = [name for name in missing if not name.startswith(("embeddings.visual_", "region_encoder."))]
         if new or unexpected:
             raise ValueError(
-                f"{os.fspath(text_model)!r} is no BERT encoder of these sizes: it lacks {new}, and the model has no "
-                f"place for its {unexpected}."
+                f"{os.fspath(text_model)!r} is not a BERT encoder of these sizes: it lacks {new}, and the model has "
+                f"no place for its {unexpected}."
             )
         if model.config.special_visual_initialize:
             embeddings = base.embeddings
@@ -271,17 +283,14 @@ class GroundedVisualBertPreTrainedModel(PreTrainedModel):
                 embeddings.visual_token_type_embeddings.weight.copy_(embeddings.token_type_embeddings.weight)
                 embeddings.visual_position_embeddings.weight.copy_(embeddings.position_embeddings.weight)
         if backbone is not None:
-            base.region_encoder.backbone.load_state_dict(backbone.state_dict())
+            base.region_encoder.image_encoder.backbone.load_state_dict(backbone.state_dict())
         return model.eval()
 
 
 class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     """VisualBERT, weight for weight, with a region encoder in front of it."""
 
-    _can_record_outputs = {
-        "hidden_states": GroundedVisualBertLayer,
-        "attentions": GroundedVisualBertSelfAttention,
-    }
+    _can_record_outputs = {"hidden_states": GroundedVisualBertLayer}
 
     def __init__(self, config: GroundedVisualBertConfig, add_pooling_layer: bool = True):
         r"""
@@ -301,14 +310,21 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding):
         self.embeddings.word_embeddings = value
 
-    def get_image_features(self, pixel_values: torch.FloatTensor) -> BaseModelOutputWithPooling:
+    @can_return_tuple
+    def get_image_features(
+        self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]
+    ) -> BaseModelOutputWithPooling:
+        r"""
+        pixel_values (`torch.FloatTensor` of shape `(batch, channels, height, width)`):
+            The images.
+
+        Returns:
+            [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `last_hidden_state` is the feature map of
+            the backbone, of shape `(batch, height, width, region_feature_size)`. If the backbone is frozen, it can be
+            computed once and given as `image_features` from then on.
         """
-        The backbone's feature map as `last_hidden_state`, of shape `(batch, height, width, region_feature_size)`.
-        Where the backbone is frozen it may be computed once, and given as `image_features` from then on.
-        """
-        if self.region_encoder is None:
-            raise ValueError("This model has no backbone (`backbone_config=None`): give it `visual_embeds`.")
-        return BaseModelOutputWithPooling(last_hidden_state=self.region_encoder.feature_map(pixel_values))
+        self._check_has_backbone()
+        return BaseModelOutputWithPooling(last_hidden_state=self.region_encoder.image_encoder(pixel_values))
 
     def embed_regions(
         self,
@@ -318,7 +334,7 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         image_features: torch.FloatTensor | None = None,
         visual_embeds: torch.FloatTensor | None = None,
     ) -> torch.FloatTensor | None:
-        """`visual_embeds` from whichever of the three an image is given as; `None` where there is no image."""
+        """`visual_embeds` from whichever of the three is given; `None` if there is no image."""
         given = {"pixel_values": pixel_values, "image_features": image_features, "visual_embeds": visual_embeds}
         given = [name for name, value in given.items() if value is not None]
         if len(given) > 1:
@@ -327,11 +343,12 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
             return visual_embeds
         if boxes is None:
             raise ValueError(f"`{given[0]}` need `boxes`, of shape (batch, boxes, 4) and relative to the image.")
-        if image_features is None:
-            image_features = self.get_image_features(pixel_values).last_hidden_state
-        elif self.region_encoder is None:
-            raise ValueError("This model has no region encoder (`backbone_config=None`): give it `visual_embeds`.")
-        return self.region_encoder(image_features, boxes, pixel_mask)
+        self._check_has_backbone()
+        return self.region_encoder(boxes, pixel_values, pixel_mask, image_features)
+
+    def _check_has_backbone(self):
+        if self.region_encoder is None:
+            raise ValueError("This model has no backbone (`backbone_config=None`): give it `visual_embeds`.")
 
     @can_return_tuple
     def forward(
@@ -352,13 +369,13 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     ) -> BaseModelOutputWithPooling:
         r"""
         pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
-            The images. Texts may be K times as many as images: rows `b * K` to `b * K + K - 1` of them are then about
-            image `b`, which is encoded once. The same holds for everything else that is of images.
+            The images. There may be K times as many texts as images: texts `b * K` to `b * K + K - 1` are then about
+            image `b`, which is encoded once. The same holds for all other inputs of images.
         pixel_mask (`torch.Tensor` of shape `(batch, height, width)`, *optional*):
             1 where `pixel_values` hold the image, which lies at their top left, and 0 where they are padded.
         boxes (`torch.FloatTensor` of shape `(batch, boxes, 4)`, *optional*):
-            Left, top, right and bottom of regions as shares of the image's width and height. By convention the first
-            is the whole image.
+            Left, top, right and bottom of regions, relative to the image's width and height. By convention the first
+            region is the whole image.
         image_features (`torch.FloatTensor` of shape `(batch, height, width, region_feature_size)`, *optional*):
             The backbone's feature map, computed before, instead of `pixel_values`.
         visual_embeds (`torch.FloatTensor` of shape `(batch, boxes, visual_embedding_dim)`, *optional*):
@@ -378,10 +395,11 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
             visual_embeds=visual_embeds,
             visual_attention_mask=visual_attention_mask,
             visual_token_type_ids=visual_token_type_ids,
+            return_dict=True,
             **kwargs,
         )
 
-    # Apart from `forward`, as a backbone captures outputs of its own.
+    # Apart from `forward`: the backbone's own states must not be recorded as this model's.
     @capture_outputs
     def encode(
         self,
@@ -418,9 +436,12 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
         )
-        hidden_states = self.encoder(hidden_states, attention_mask, **kwargs)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+        kwargs.setdefault("output_attentions", self.config.output_attentions)
+        outputs = self.encoder(hidden_states, attention_mask, **kwargs)
+        pooled = self.pooler(outputs.last_hidden_state) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(
+            last_hidden_state=outputs.last_hidden_state, pooler_output=pooled, attentions=outputs.attentions
+        )
 
 
 __all__ = ["GroundedVisualBertModel", "GroundedVisualBertPreTrainedModel"]

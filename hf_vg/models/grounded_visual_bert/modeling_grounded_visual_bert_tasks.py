@@ -27,11 +27,10 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 from .functional_grounded_visual_bert import (
     align_words,
-    attention_loss,
-    attention_rollout,
     means_over_ranks,
     pool_spans,
     repeat_images,
+    supervise_attention,
 )
 from .modeling_grounded_visual_bert import GroundedVisualBertModel, GroundedVisualBertPreTrainedModel
 
@@ -41,7 +40,7 @@ NUM_PARAPHRASE_LABELS = 5  # alternation, forward and reverse entailment, equiva
 
 
 class GroundedVisualBertTransform(nn.Module):
-    """What masked words, and answers, are read from."""
+    """Transforms the states that masked words and answers are predicted from."""
 
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__()
@@ -134,6 +133,12 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.cls["predictions"].decoder if "predictions" in self.cls else None
 
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        if "predictions" not in self.cls:
+            raise ValueError("This model predicts no words (`masked_lm_weight=0`): it has no output embeddings.")
+        self.cls["predictions"].decoder = new_embeddings
+        self.cls["predictions"].bias = new_embeddings.bias
+
     @can_return_tuple
     def forward(
         self,
@@ -171,79 +176,56 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         masked_labels (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
             The words that were masked, and -100 elsewhere.
         """
+        # Without a target there is nothing to supervise: attention is then computed only if it is asked for.
         has_targets = labels is not None and phrase_spans is not None
-        supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
+        is_supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
         asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
         visual_embeds = self.visual_bert.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
-        image = {"visual_embeds": visual_embeds, "visual_attention_mask": visual_attention_mask}
-        text = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs = {
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "visual_embeds": visual_embeds,
+            "visual_attention_mask": visual_attention_mask,
+            "return_dict": True,
+        }
         outputs = self.visual_bert(
-            input_ids, **text, **image, output_attentions=supervised or asked_for_attentions, **kwargs
+            input_ids, **inputs, output_attentions=is_supervised or asked_for_attentions, **kwargs
         )
-        hidden_states = outputs.last_hidden_state
-        words, regions = hidden_states.split([input_ids.shape[1], hidden_states.shape[1] - input_ids.shape[1]], dim=1)
+        words, regions = outputs.last_hidden_state.tensor_split([input_ids.shape[1]], dim=1)
 
         logits = self.identification(self.dropout(outputs.pooler_output))
-        paraphrase_logits = grounding_logits = None
-        if pair_spans is not None:
-            paraphrase_logits = self.classify_pairs(words, pair_spans)
+        paraphrase_logits = self.classify_pairs(words, pair_spans) if pair_spans is not None else None
+        grounding_logits = None
         if self.grounding is not None and phrase_spans is not None:
             grounding_logits = self.classify_phrases(words, regions, phrase_spans)
 
-        sums, counts = {}, {}
+        losses = {}  # sums, and what they are summed over
         if labels is not None:
-            sums["identification"] = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
-            counts["identification"] = labels.new_tensor(labels.shape[0])
+            summed = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+            losses["identification"] = summed, labels.new_tensor(labels.shape[0])
         if pair_labels is not None and paraphrase_logits is not None:
-            sums["paraphrase"] = nn.functional.cross_entropy(
+            summed = nn.functional.cross_entropy(
                 paraphrase_logits.flatten(0, 1).float(), pair_labels.flatten(), ignore_index=-100, reduction="sum"
             )
-            counts["paraphrase"] = (pair_labels != -100).sum()
-        if masked_input_ids is not None:
-            if "predictions" not in self.cls:
-                raise ValueError("`masked_input_ids` need a model with `masked_lm_weight` above 0, got 0.")
-            masked = self.visual_bert(masked_input_ids, **text, **image).last_hidden_state[:, : input_ids.shape[1]]
-            is_masked = masked_labels != -100
-            scores = self.cls["predictions"](masked[is_masked])
-            sums["masked_lm"] = nn.functional.cross_entropy(scores.float(), masked_labels[is_masked], reduction="sum")
-            counts["masked_lm"] = is_masked.sum()
-        if has_targets:
-            if visual_attention_mask is None:
-                visual_attention_mask = torch.ones(regions.shape[:2], dtype=torch.long, device=regions.device)
-            visual_attention_mask = repeat_images(visual_attention_mask, len(input_ids))
-            if attention_mask is None:
-                attention_mask = torch.ones_like(input_ids)
-            if grounding_logits is not None:
-                # The whole image, box 0, shows everything: it says nothing about where a phrase is.
-                is_pair = (phrase_boxes.amax(dim=2, keepdim=True) > 0) & (visual_attention_mask > 0).unsqueeze(1)
-                is_pair = is_pair & (torch.arange(is_pair.shape[2], device=is_pair.device) > 0)
-                sums["phrase_box"] = nn.functional.binary_cross_entropy_with_logits(
-                    grounding_logits[is_pair].float(), phrase_boxes[is_pair].float(), reduction="sum"
-                )
-                counts["phrase_box"] = is_pair.sum()
-            elif supervised:
-                alignment = align_words(phrase_spans, phrase_boxes, input_ids.shape[1])  # (B, T, R)
-                for name, (summed, count) in self.supervise_attention(
-                    outputs.attentions, alignment, attention_mask, visual_attention_mask
-                ).items():
-                    sums[name], counts[name] = summed, count
-
-        parts, loss = {}, None
-        if sums:
-            means = means_over_ranks(sums, counts, self.training)
-            attention_parts = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
-            if attention_parts:
-                means["attention"] = sum(attention_parts)
-            weights = {"attention": self.config.attention_loss_weight, "masked_lm": self.config.masked_lm_weight}
-            loss = sum(part * weights.get(name, 1) for name, part in means.items())
-            parts = {f"loss_{name}": part for name, part in means.items()}
+            losses["paraphrase"] = summed, (pair_labels != -100).sum()
+        if masked_input_ids is not None and masked_labels is not None:
+            losses["masked_lm"] = self.masked_lm_loss(masked_input_ids, masked_labels, inputs)
+        if has_targets and self.config.attention_supervision != "none":
+            text_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            region_mask = regions.new_ones(regions.shape[:2])
+            if visual_attention_mask is not None:
+                region_mask = repeat_images(visual_attention_mask, len(input_ids))
+            losses |= self.grounding_losses(
+                outputs.attentions, grounding_logits, phrase_spans, phrase_boxes, text_mask, region_mask
+            )
+        loss, parts = self.weigh_losses(losses)
         return GroundedVisualBertForVGPOutput(
             loss=loss,
             **parts,
             logits=logits,
             paraphrase_logits=paraphrase_logits,
             grounding_logits=grounding_logits,
-            last_hidden_state=hidden_states,
+            last_hidden_state=outputs.last_hidden_state,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions if asked_for_attentions else None,
         )
@@ -264,34 +246,59 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         scores = self.grounding(self.dropout(both)).squeeze(-1)
         return scores.new_zeros(*is_phrase.shape, scores.shape[-1]).masked_scatter(is_phrase.unsqueeze(-1), scores)
 
-    def supervise_attention(
+    def masked_lm_loss(
+        self, masked_input_ids: torch.LongTensor, masked_labels: torch.LongTensor, inputs: dict
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if "predictions" not in self.cls:
+            raise ValueError("`masked_input_ids` need a model with `masked_lm_weight` above 0, got 0.")
+        states = self.visual_bert(masked_input_ids, **inputs).last_hidden_state[:, : masked_input_ids.shape[1]]
+        is_masked = masked_labels != -100
+        scores = self.cls["predictions"](states[is_masked])
+        summed = nn.functional.cross_entropy(scores.float(), masked_labels[is_masked], reduction="sum")
+        return summed, is_masked.sum()
+
+    def grounding_losses(
         self,
-        attentions: tuple[torch.Tensor, ...],
-        alignment: torch.Tensor,
-        attention_mask: torch.Tensor,
-        visual_attention_mask: torch.Tensor,
+        attentions: tuple[torch.Tensor, ...] | None,
+        grounding_logits: torch.Tensor | None,
+        phrase_spans: torch.LongTensor,
+        phrase_boxes: torch.Tensor,
+        text_mask: torch.Tensor,
+        region_mask: torch.Tensor,
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """The sums of both directions' losses, and the numbers of words and boxes that they are sums over."""
-        layers, heads = self.config.supervised_layers, self.config.supervised_heads
-        if self.config.attention_supervision == "rollout":
-            maps = [rollout.unsqueeze(1) for rollout in attention_rollout(attentions, layers, heads)]
-        else:
-            maps = attentions if layers is None else [attentions[layer] for layer in layers]
-            maps = maps if heads is None else [attention[:, heads] for attention in maps]
-        tokens = alignment.shape[1]
-        to_image = torch.stack([attention[:, :, :tokens, tokens:] for attention in maps])  # (L, B, H, T, R)
-        to_text = torch.stack([attention[:, :, tokens:, :tokens] for attention in maps])  # (L, B, H, R, T)
-        kind = self.config.image_to_text_loss
-        return {
-            "to_image": (
-                attention_loss(to_image, alignment, visual_attention_mask),
-                alignment.amax(dim=2).sum(),
-            ),
-            "to_text": (
-                attention_loss(to_text, alignment.transpose(1, 2), attention_mask, kind),
-                alignment.amax(dim=1).sum(),
-            ),
-        }
+        """The supervision of the config: of a classifier of phrases and boxes, of attention, or of rollout."""
+        if grounding_logits is not None:
+            # The whole image, box 0, shows everything: it says nothing about where a phrase is.
+            is_pair = (phrase_boxes.amax(dim=2, keepdim=True) > 0) & (region_mask > 0).unsqueeze(1)
+            is_pair = is_pair & (torch.arange(is_pair.shape[2], device=is_pair.device) > 0)
+            summed = nn.functional.binary_cross_entropy_with_logits(
+                grounding_logits[is_pair].float(), phrase_boxes[is_pair].float(), reduction="sum"
+            )
+            return {"phrase_box": (summed, is_pair.sum())}
+        return supervise_attention(
+            attentions,
+            align_words(phrase_spans, phrase_boxes, text_mask.shape[1]),  # (B, T, R)
+            text_mask,
+            region_mask,
+            rollout=self.config.attention_supervision == "rollout",
+            layers=self.config.supervised_layers,
+            heads=self.config.supervised_heads,
+            image_to_text_loss=self.config.image_to_text_loss,
+        )
+
+    def weigh_losses(
+        self, losses: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+        """The loss, and its named parts."""
+        if not losses:
+            return None, {}
+        means = means_over_ranks(losses, self.training)
+        grounding = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
+        if grounding:
+            means["attention"] = sum(grounding)
+        weights = {"attention": self.config.attention_loss_weight, "masked_lm": self.config.masked_lm_weight}
+        loss = sum(part * weights.get(name, 1) for name, part in means.items())
+        return loss, {f"loss_{name}": part for name, part in means.items()}
 
 
 class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
@@ -334,6 +341,7 @@ class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
             image_features=image_features,
             visual_embeds=visual_embeds,
             visual_attention_mask=visual_attention_mask,
+            return_dict=True,
             **kwargs,
         )
         # The position of the first mask token, or of [CLS] where there is none.
@@ -390,6 +398,7 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
             image_features=image_features,
             visual_embeds=visual_embeds,
             visual_attention_mask=visual_attention_mask,
+            return_dict=True,
             **kwargs,
         )
         regions = outputs.last_hidden_state[:, input_ids.shape[1] :]  # (B, R, D)
@@ -402,7 +411,7 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
             summed = nn.functional.binary_cross_entropy_with_logits(
                 logits[is_region].float(), labels[is_region].float(), reduction="sum"
             )
-            loss = means_over_ranks({"referring": summed}, {"referring": is_region.sum()}, self.training)["referring"]
+            loss = means_over_ranks({"referring": (summed, is_region.sum())}, self.training)["referring"]
         logits = logits.masked_fill(~is_region, torch.finfo(logits.dtype).min)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions

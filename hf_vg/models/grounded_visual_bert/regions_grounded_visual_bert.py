@@ -15,9 +15,8 @@
 
 import torch
 from torch import nn
-from transformers.backbone_utils import load_backbone
 
-from ..vgg.modeling_vgg import VggBackbone
+from ..image_encoder import ImageEncoder
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 
 
@@ -25,8 +24,8 @@ def roi_align(
     feature_map: torch.Tensor, boxes: torch.Tensor, output_size: int = 1, sampling_ratio: int = 2
 ) -> torch.Tensor:
     r"""
-    RoI align as torchvision's with `aligned=True`, in plain torch. Bilinear sampling is linear in the map and apart in
-    its two dimensions, so that all boxes of an image are one matrix product.
+    RoI align in plain torch, equal to torchvision's with `aligned=True`. Bilinear sampling is linear in the map and
+    separable in its two dimensions, so all boxes of an image are pooled by one matrix product.
 
     Args:
         feature_map (`torch.Tensor` of shape `(batch, channels, height, width)`):
@@ -34,9 +33,9 @@ def roi_align(
         boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):
             Left, top, right and bottom, in cells of the map.
         output_size (`int`, *optional*, defaults to 1):
-            Bins a side.
+            Bins per side.
         sampling_ratio (`int`, *optional*, defaults to 2):
-            Points a side of a bin.
+            Points per side of a bin.
 
     Returns:
         `torch.Tensor` of shape `(batch, boxes, channels, output_size, output_size)`.
@@ -70,54 +69,40 @@ def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
 
 
 class GroundedVisualBertRegionEncoder(nn.Module):
-    """What is in each box of an image, and where the box is."""
+    """Encodes what is in each box of an image, and where the box is."""
 
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__()
-        self.config = config
-        if config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone.channels[-1] != config.region_feature_size:
-            raise ValueError(
-                f"`region_feature_size` is {config.region_feature_size}, but the backbone's last feature map has "
-                f"{self.backbone.channels[-1]} channels. Set `region_feature_size={self.backbone.channels[-1]}`."
-            )
-        if config.freeze_backbone:
-            self.backbone.requires_grad_(False)
+        self.region_samples = config.region_samples
+        self.geometry_frequencies = config.geometry_frequencies
+        self.image_encoder = ImageEncoder(config, size_field="region_feature_size")
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.projection = nn.Linear(
             config.region_feature_size + 8 * config.geometry_frequencies, config.visual_embedding_dim
         )
 
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.config.freeze_backbone:
-            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
-            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
-            self.backbone.eval().requires_grad_(False)
-        return self
-
-    def feature_map(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """The backbone's last map, `(batch, height, width, region_feature_size)`."""
-        # Convolutions are faster on channels-last images, and their map is then of this shape without a copy.
-        pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-            return self.backbone(pixel_values).feature_maps[-1].permute(0, 2, 3, 1)
-
     def forward(
-        self, image_features: torch.Tensor, boxes: torch.Tensor, pixel_mask: torch.Tensor | None = None
+        self,
+        boxes: torch.Tensor,
+        pixel_values: torch.Tensor | None = None,
+        pixel_mask: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        height, width = image_features.shape[1:3]
+        feature_map = self.image_encoder(pixel_values, image_features)
+        if feature_map.dim() != 4:
+            raise ValueError(
+                "`image_features` must be (batch, height, width, region_feature_size), as boxes are places in a map; "
+                f"got {tuple(feature_map.shape)}."
+            )
+        height, width = feature_map.shape[1:3]
         cells = boxes.float() * torch.tensor([width, height, width, height], device=boxes.device)
         if pixel_mask is not None:
             # Boxes are relative to the image, which fills only a part of the tensor where it was padded.
             rows, columns = pixel_mask.amax(dim=2).float().mean(dim=1), pixel_mask.amax(dim=1).float().mean(dim=1)
             cells = cells * torch.stack([columns, rows, columns, rows], dim=-1).unsqueeze(1)
-        image_features = image_features.to(self.projection.weight.dtype).permute(0, 3, 1, 2)
-        regions = roi_align(image_features, cells, sampling_ratio=self.config.region_samples)[..., 0, 0]
-        geometry = geometry_embedding(boxes, self.config.geometry_frequencies).to(regions.dtype)
+        feature_map = feature_map.to(self.projection.weight.dtype).permute(0, 3, 1, 2)
+        regions = roi_align(feature_map, cells, sampling_ratio=self.region_samples)[..., 0, 0]  # (B, R, D)
+        geometry = geometry_embedding(boxes, self.geometry_frequencies).to(regions.dtype)
         return torch.relu(self.projection(self.dropout(torch.cat([regions, geometry], dim=-1))))
 
 
