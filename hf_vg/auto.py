@@ -109,7 +109,6 @@ def register() -> None:
             publish_model(model_class)
         if processor_class is not None:
             AutoProcessor.register(config_class, processor_class)
-            processor_class.register_for_auto_class("AutoProcessor")
             publish_processor(processor_class)
     for task, pipeline_class, auto_class, modality in PIPELINES:
         PIPELINE_REGISTRY.register_pipeline(task, pipeline_class, pt_model=auto_class, type=modality)

@@ -55,14 +55,14 @@ class CaptionCollator:
         )
         if cached:
             batch["image_features"] = torch.stack([row["image_features"] for row in rows])
-        labels = batch["labels"]
+        labels = batch["labels"]  # the model makes the decoder's inputs from them
         if self.max_caption_words is not None:
             max_length = self.max_caption_words + 1  # the end token is no word
             too_long = (labels != -100).sum(dim=-1, keepdim=True) > max_length
             labels = labels.masked_fill(too_long, -100)[:, :max_length]
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
-        return dict(batch)
+        return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
 
 
 def _encoded(image: Any) -> Any:

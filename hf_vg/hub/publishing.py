@@ -24,7 +24,7 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, R
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from .cards import model_card
-from .remote_code import write_code
+from .remote_code import write_code, write_processor_code
 
 
 LAST_CHECKPOINT = "last-checkpoint"  # where Trainer puts what `hub_strategy="checkpoint"` publishes
@@ -69,8 +69,14 @@ def publish_model(model_class: type):
 
 
 def publish_processor(processor_class: type):
-    """Makes `push_to_hub` of a processor leave the card, which is the model's, as it is."""
-    plain_push = processor_class.push_to_hub
+    """Makes `save_pretrained` of a processor write its code too, and `push_to_hub` leave the model's card as it is."""
+    plain_save, plain_push = processor_class.save_pretrained, processor_class.push_to_hub
+
+    @functools.wraps(plain_save)
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        if type(self) is processor_class:
+            write_processor_code(self, save_directory)
+        return plain_save(self, save_directory, *args, **kwargs)
 
     @functools.wraps(plain_push)
     def push_to_hub(self, repo_id, *, max_shard_size=None, tags=None, **kwargs) -> CommitInfo:
@@ -78,7 +84,7 @@ def publish_processor(processor_class: type):
             self.save_pretrained(folder)
             return upload_folder(folder, repo_id, **{"commit_message": "Upload processor", **kwargs})
 
-    processor_class.push_to_hub = push_to_hub
+    processor_class.save_pretrained, processor_class.push_to_hub = save_pretrained, push_to_hub
 
 
 def upload_folder(

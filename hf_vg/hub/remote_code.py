@@ -66,6 +66,16 @@ def write_code(model: Any, folder: str | os.PathLike):
         config.custom_pipelines = {task: dict(info) for task, info in _PIPELINES.items()}
         modules.add(_PIPELINE_MODULE)
 
+    _write_files(modules, folder)
+
+
+def write_processor_code(processor: Any, folder: str | os.PathLike):
+    """Writes the code of a processor into a folder, and says in the processor's config where it is."""
+    processor.auto_map = {"AutoProcessor": _reference(type(processor))}
+    _write_files({type(processor).__module__}, folder)
+
+
+def _write_files(modules: set[str], folder: str | os.PathLike):
     for name, code in _flat_code(modules).items():
         with atomic_write(Path(folder, name)) as file:
             file.write_text(code, encoding="utf-8")

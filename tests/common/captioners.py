@@ -109,6 +109,37 @@ class CaptionerTesterMixin(ModelTesterMixin):
             single = self.generate(model, alone, decoder_input_ids=prefix[row : row + 1], max_new_tokens=4, **kwargs)
             assert single.tolist() == expected[row : row + 1, : single.shape[1]].tolist()
 
+    def test_a_tokenized_prompt_is_continued(self):
+        """Tokenizers and processors add an end token and padding, after which no caption goes on."""
+        model, images, processor = self.model(), self.images(3), self.processor()
+        model.get_output_embeddings().bias.data[model.config.eos_token_id] = -100.0
+        texts = ["a red", "", "two blue squares"]
+        prompts = [processor.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        alone = [
+            self.generate(
+                model,
+                {name: value[row : row + 1] for name, value in images.items()},
+                decoder_input_ids=torch.tensor([[model.config.decoder_start_token_id, *prompt]]),
+                max_new_tokens=3,
+                num_beams=2,
+            )[0].tolist()
+            for row, prompt in enumerate(prompts)
+        ]
+        assert [len(row) for row in alone] == [1 + len(prompt) + 3 for prompt in prompts]
+        batches = [processor(text=texts, return_tensors="pt", padding_side=side) for side in ("left", "right")]
+        batches.append({"input_ids": processor.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]})
+        for batch in batches:
+            generated = self.generate(model, images, **batch, max_new_tokens=3, num_beams=2)
+            assert generated.shape == (3, max(map(len, alone)))
+            for row, expected in zip(generated.tolist(), alone, strict=True):
+                assert row[: len(expected)] == expected
+                assert set(row[len(expected) :]) <= {model.config.pad_token_id}
+        with pytest.raises(ValueError, match="return_dict_in_generate"):
+            self.generate(model, images, **batches[0], return_dict_in_generate=True)
+        same = processor(text=["a red", "two blue", "a circle"], return_tensors="pt")
+        outputs = self.generate(model, images, **same, return_dict_in_generate=True)
+        assert torch.equal(outputs.sequences[:, :3], same["decoder_input_ids"])
+
     @torch.no_grad()
     def test_continues_from_a_returned_cache(self):
         model, images = self.model(), self.images(2)
@@ -262,7 +293,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
         captions = ["a red circle", "two words"]
         expected = processor(images=images, text=captions, return_tensors="pt")
         actual = loaded(images=images, text=captions, return_tensors="pt")
-        assert set(actual) == set(expected) == {"pixel_values", "labels"}
+        assert set(actual) == set(expected) == {"pixel_values", "decoder_input_ids", "labels"}
         for name in expected:
             assert torch.equal(actual[name], expected[name])
         ids = [[id for id in row if id != -100] for row in actual["labels"].tolist()]

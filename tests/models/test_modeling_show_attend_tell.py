@@ -29,7 +29,7 @@ from hf_vg.models.show_attend_tell import (
     ShowAttendTellProcessor,
 )
 from hf_vg.models.vgg import VggConfig
-from tests.common import CaptionerTesterMixin, random_images
+from tests.common import CaptionerTesterMixin
 
 
 def tiny_config(**kwargs) -> ShowAttendTellConfig:
@@ -495,33 +495,3 @@ class TestShowAttendTellModel:
         if "backbone_config" not in field and "num_labels" not in field:
             with pytest.raises(StrictDataclassError, match=name):
                 setattr(tiny_config(), name, value)
-
-
-class TestShowAttendTellProcessor:
-    def test_labels_end_and_are_padded(self):
-        processor = tiny_processor()
-        labels = processor(text=["A red circle!", "words never-seen", ""])["labels"]
-        vocabulary = processor.tokenizer.get_vocab()
-        assert labels[0] == [vocabulary["a"], vocabulary["red"], vocabulary["circle"], 0]
-        assert labels[1] == [vocabulary["words"], 1, 0, -100]
-        assert labels[2] == [0, -100, -100, -100]
-
-    def test_long_captions_are_cut_and_still_end(self):
-        (labels,) = tiny_processor()(text=["red " * 500])["labels"]
-        assert len(labels) == 100 and labels[-1] == 0
-
-    def test_text_of_any_script(self):
-        (labels,) = tiny_processor()(text=["красный круг 红色"])["labels"]
-        assert labels == [1, 1, 1, 0]
-
-    def test_wrong_input_is_named(self):
-        processor = tiny_processor()
-        with pytest.raises(TypeError, match="Caption 1 must be a string, got int: 7"):
-            processor(text=["a", 7])
-        with pytest.raises(ValueError, match="Give `images`, `text` or both"):
-            processor()
-
-    def test_feeds_the_model(self):
-        batch = tiny_processor()(images=random_images(2), text=["a red circle", "words"], return_tensors="pt")
-        loss = ShowAttendTellForConditionalGeneration(tiny_config())(**batch).loss
-        assert torch.isfinite(loss)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, pipeline
 
-from hf_vg.data import CaptionCollator, train_word_tokenizer
+from hf_vg.data import train_word_tokenizer
 from hf_vg.interpretation import attention_of_generated
 from hf_vg.models.spatial_transformer import (
     SpatialTransformerCaptionerConfig,
@@ -506,30 +506,3 @@ class TestSpatialTransformerCaptionerModel:
     def test_config_names_a_wrong_field(self, field):
         with pytest.raises(Exception, match=next(iter(field))):
             tiny_config(**field)
-
-
-class TestSpatialTransformerCaptionerProcessor:
-    def test_labels_end_and_are_padded(self):
-        processor = tiny_processor()
-        labels = processor(text=["A red circle!", "words never-seen", ""])["labels"]
-        vocabulary = processor.tokenizer.get_vocab()
-        assert labels[0] == [vocabulary["a"], vocabulary["red"], vocabulary["circle"], 0]
-        assert labels[1] == [vocabulary["words"], 1, 0, -100]
-        assert labels[2] == [0, -100, -100, -100]
-
-    def test_feeds_the_model(self):
-        batch = tiny_processor()(images=random_images(2), text=["a red circle", "words"], return_tensors="pt")
-        assert torch.isfinite(tiny_model()(**batch).loss)
-
-    def test_long_captions_are_dropped_from_batches(self):
-        captions = [["a red circle", "a red circle above two blue squares"], ["two words", "a red circle above words"]]
-        rows = [{"image": i, "captions": c} for i, c in zip(random_images(2), captions, strict=True)]
-        processor = tiny_processor()
-        labels = CaptionCollator(processor, max_caption_words=4)(rows)["labels"]
-        kept = [["a red circle"], ["two words"]]
-        expected = CaptionCollator(processor)([{**row, "captions": c} for row, c in zip(rows, kept, strict=True)])
-        assert labels.shape == (2, 2, 5)
-        assert torch.equal(labels[:, 0, :4], expected["labels"][:, 0])
-        assert (labels[:, 0, 4] == -100).all() and (labels[:, 1] == -100).all()
-        everything = CaptionCollator(processor)(rows)["labels"]
-        assert torch.equal(CaptionCollator(processor, max_caption_words=7)(rows)["labels"], everything)

@@ -312,7 +312,7 @@ class TestVseScnlmProcessor:
     def test_wrong_inputs_are_named(self):
         with pytest.raises(ValueError, match="Give `images`, `text` or both"):
             tiny_processor()()
-        with pytest.raises(TypeError, match="Sentence 1 must be a string, got int"):
+        with pytest.raises(TypeError, match="must be a str, got int"):
             tiny_processor()(text=["a", 3])
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_utils import get_image_size
-from transformers.processing_utils import ProcessorMixin
+from transformers.processing_utils import ProcessingKwargs, Unpack
 
+from ..processing import ImageAndTextProcessor, batched_text
 from .inputs_grounded_visual_bert import MAX_BOXES, check_boxes, parse_entities
 
 
@@ -37,7 +38,11 @@ def propose_grid(rows: int = 3, columns: int = 3) -> list[list[float]]:
     ]
 
 
-class GroundedVisualBertProcessor(ProcessorMixin):
+class GroundedVisualBertProcessorKwargs(ProcessingKwargs, total=False):
+    _defaults = {"text_kwargs": {"padding": True, "truncation": "longest_first"}}
+
+
+class GroundedVisualBertProcessor(ImageAndTextProcessor):
     r"""
     Wraps an image processor and a BERT tokenizer: from images, boxes, captions and their phrases to what
     GroundedVisualBert is called with.
@@ -52,12 +57,10 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             The most boxes of an image. Memory grows with their square.
     """
 
+    valid_processor_kwargs = GroundedVisualBertProcessorKwargs
+
     def __init__(self, image_processor=None, tokenizer=None, max_boxes: int = MAX_BOXES, **kwargs):
-        if getattr(image_processor, "do_center_crop", False):
-            raise ValueError(
-                "The image processor crops, and boxes would no longer be where they were: set `do_center_crop=False` "
-                'and a `size` of "height" and "width".'
-            )
+        _check_crop(getattr(image_processor, "do_center_crop", False))
         if tokenizer is not None and not tokenizer.is_fast:
             raise ValueError("The tokenizer must be a fast one: phrases are found by its offsets.")
         self.max_boxes = max_boxes
@@ -74,7 +77,7 @@ class GroundedVisualBertProcessor(ProcessorMixin):
         phrases_pair: Sequence | None = None,
         entity_boxes: Sequence[Mapping[str, Sequence[int]]] | Mapping[str, Sequence[int]] | None = None,
         phrase_pairs: Sequence | None = None,
-        **kwargs,
+        **kwargs: Unpack[GroundedVisualBertProcessorKwargs],
     ) -> BatchFeature:
         r"""
         Every argument is one example's, or a list of them.
@@ -99,21 +102,25 @@ class GroundedVisualBertProcessor(ProcessorMixin):
             phrase_pairs (`list`, *optional*):
                 Phrases of `text` to compare with phrases of `text_pair`: dicts of `start1`, `end1`, `start2` and
                 `end2`, or of `text1` and `text2`, and of `label` if it is known.
+            kwargs (*optional*):
+                Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `do_normalize`
+                and `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
 
         Returns:
             [`BatchFeature`]: What the tokenizer and the image processor return; `boxes` (relative) and
             `visual_attention_mask`; and, where there are phrases or pairs, `phrase_spans`, `phrase_boxes`,
             `pair_spans` and `pair_labels`. Phrases of which truncation leaves no token are left out.
         """
+        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
         if images is None and text is None:
             raise ValueError("Give `images`, `text` or both.")
-        return_tensors = kwargs.pop("return_tensors", None)
+        _check_crop(images_kwargs.get("do_center_crop"))
         features: dict[str, Any] = {}
         num_regions = None
         if images is not None:
             images = list(images) if isinstance(images, (list, tuple)) else [images]
             sizes = [_image_size(image) for image in images]
-            features.update(self.image_processor(images, return_tensors=return_tensors))
+            features.update(self.image_processor(images, **images_kwargs))
             if boxes is None:
                 boxes, box_format = [propose_grid()] * len(images), "relative"
         if boxes is not None:
@@ -132,10 +139,10 @@ class GroundedVisualBertProcessor(ProcessorMixin):
         if text is not None:
             features.update(
                 self._encode_text(
-                    text, text_pair, phrases, phrases_pair, entity_boxes, phrase_pairs, num_regions, **kwargs
+                    text, text_pair, phrases, phrases_pair, entity_boxes, phrase_pairs, num_regions, text_kwargs
                 )
             )
-        return BatchFeature(features, tensor_type=return_tensors)
+        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
 
     @staticmethod
     def propose_regions(
@@ -177,11 +184,11 @@ class GroundedVisualBertProcessor(ProcessorMixin):
         return regions
 
     def _encode_text(
-        self, text, text_pair, phrases, phrases_pair, entity_boxes, phrase_pairs, num_regions, **kwargs
+        self, text, text_pair, phrases, phrases_pair, entity_boxes, phrase_pairs, num_regions, text_kwargs
     ) -> dict[str, Any]:
-        texts = [[text] if isinstance(text, str) else list(text)]
+        texts = [batched_text("text", text)]
         if text_pair is not None:
-            texts.append([text_pair] if isinstance(text_pair, str) else list(text_pair))
+            texts.append(batched_text("text_pair", text_pair))
         count = len(texts[0])
         if any(len(side) != count for side in texts) or (num_regions is not None and count % len(num_regions)):
             raise ValueError(
@@ -205,11 +212,10 @@ class GroundedVisualBertProcessor(ProcessorMixin):
                     start, end = _locate(phrase, captions[i], "start", "end", "text", i)
                     found[i].append((side, start, end, list(phrase["boxes"])))
 
-        encoded = self.tokenizer(
-            *texts, return_offsets_mapping=True, **{"padding": True, "truncation": "longest_first", **kwargs}
-        )
-        offsets = encoded.pop("offset_mapping")
-        features = {name: encoded[name] for name in encoded}
+        text_kwargs = {**text_kwargs, "return_offsets_mapping": True, "return_tensors": None}
+        encoded = self.tokenizer(*texts, **text_kwargs)
+        features = {name: encoded[name] for name in encoded if name != "offset_mapping"}
+        offsets = encoded["offset_mapping"]
         sides = [encoded.sequence_ids(i) for i in range(count)]
 
         def span(i: int, side: int, start: int, end: int) -> list[int] | None:
@@ -256,6 +262,14 @@ class GroundedVisualBertProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         names = [*self.tokenizer.model_input_names, *self.image_processor.model_input_names]
         return [*names, "boxes", "visual_attention_mask"]
+
+
+def _check_crop(do_center_crop: bool | None):
+    if do_center_crop:
+        raise ValueError(
+            "The image processor crops, and boxes would no longer be where they were: set `do_center_crop=False` and "
+            'a `size` of "height" and "width".'
+        )
 
 
 def _image_size(image) -> tuple[int, int]:

@@ -14,10 +14,12 @@
 """Processor class for SelfAttnGroundedEncoder."""
 
 from transformers.feature_extraction_utils import BatchFeature
-from transformers.processing_utils import ProcessorMixin
+from transformers.processing_utils import Unpack
+
+from ..processing import ImageAndTextProcessor, PaddedTextKwargs
 
 
-class SelfAttnGroundedEncoderProcessor(ProcessorMixin):
+class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
     r"""
     Wraps an image processor and a word-level tokenizer that ends each sentence with its end token.
 
@@ -28,53 +30,45 @@ class SelfAttnGroundedEncoderProcessor(ProcessorMixin):
             Makes `input_ids`, `attention_mask` and `labels`. See [`hf_vg.data.train_word_tokenizer`].
     """
 
-    def __init__(self, image_processor=None, tokenizer=None, **kwargs):
-        super().__init__(image_processor, tokenizer, **kwargs)
-
     def __call__(
         self,
         images=None,
         text: str | list[str] | None = None,
         text_target: str | list[str] | None = None,
-        **kwargs,
+        **kwargs: Unpack[PaddedTextKwargs],
     ) -> BatchFeature:
         r"""
         Makes `pixel_values` from `images`, `input_ids` and `attention_mask` from the sentences in `text`, and
         `labels`, padded with -100, from those in `text_target`. Sentences are cut to the tokenizer's
         `model_max_length` with the end token kept.
 
+        Args:
+            images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
+                The images.
+            text (`str` or `list[str]`, *optional*), text_target (`str` or `list[str]`, *optional*):
+                Sentences to encode, and those to predict from them.
+            kwargs (*optional*):
+                Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
+                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+
         Returns:
             [`BatchFeature`]: What the model is called with.
         """
+        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
         if images is None and text is None and text_target is None:
             raise ValueError("Give `images`, `text`, `text_target` or several of them.")
-        return_tensors = kwargs.pop("return_tensors", None)
         features = {}
         if images is not None:
-            features.update(self.image_processor(images, return_tensors=return_tensors, **kwargs))
+            features.update(self.image_processor(images, **images_kwargs))
         if text is not None:
-            ids = self._ids("text", text)
-            features["input_ids"] = _pad(ids, self.tokenizer.pad_token_id)
-            features["attention_mask"] = _pad([[1] * len(row) for row in ids], 0)
+            features.update(self.tokenize("text", text, text_kwargs))
         if text_target is not None:
-            features["labels"] = _pad(self._ids("text_target", text_target), -100)
-        return BatchFeature(features, tensor_type=return_tensors)
-
-    def _ids(self, name: str, text: str | list[str]) -> list[list[int]]:
-        sentences = [text] if isinstance(text, str) else list(text)
-        for index, sentence in enumerate(sentences):
-            if not isinstance(sentence, str):
-                raise TypeError(f"`{name}[{index}]` must be a string, got {type(sentence).__name__}: {sentence!r}.")
-        return self.tokenizer(sentences, truncation=True)["input_ids"]
+            features["labels"] = self.labels("text_target", text_target, text_kwargs)
+        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
 
     @property
     def model_input_names(self) -> list[str]:
         return [*self.image_processor.model_input_names, "input_ids", "attention_mask", "labels"]
-
-
-def _pad(rows: list[list[int]], value: int) -> list[list[int]]:
-    longest = max((len(row) for row in rows), default=0)
-    return [row + [value] * (longest - len(row)) for row in rows]
 
 
 __all__ = ["SelfAttnGroundedEncoderProcessor"]

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
+from ..generation import CaptionGenerationMixin
 from ..image_encoder import ImageEncoder
 from .configuration_show_attend_tell import ShowAttendTellConfig
 
@@ -540,7 +541,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         return self.decoder(decoder_input_ids, features, keys, past_key_values, lengths)
 
 
-class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, GenerationMixin):
+class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptionGenerationMixin):
     """Show, Attend and Tell, an image captioner."""
 
     # The loss is a mean over captions, and Trainer's `num_items_in_batch` is a number of words. A trainer that counts
@@ -702,16 +703,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Gene
             "loss_reinforce": processes * self.config.reinforce_weight * reinforce,
             "loss_entropy": processes * self.config.entropy_weight * entropy,
         }
-
-    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
-        if inputs is None and model_kwargs.get("image_features") is not None:
-            return model_kwargs.pop("image_features"), "image_features", model_kwargs
-        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-
-    def _expand_inputs_for_generation(self, is_encoder_decoder: bool = True, encoder_outputs=None, **kwargs):
-        # Beams share the features of their image, so these are not repeated.
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(is_encoder_decoder=False, **kwargs)
-        return input_ids, {**model_kwargs, "encoder_outputs": encoder_outputs}
 
 
 __all__ = ["ShowAttendTellForConditionalGeneration", "ShowAttendTellModel", "ShowAttendTellPreTrainedModel"]

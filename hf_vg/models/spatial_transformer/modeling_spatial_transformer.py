@@ -20,7 +20,7 @@ from functools import partial
 
 import torch
 from torch import nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.backbone_utils import load_backbone
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -37,6 +37,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
+from ..generation import CaptionGenerationMixin
 from ..vgg.modeling_vgg import VggBackbone
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
 
@@ -505,7 +506,9 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
         )
 
 
-class SpatialTransformerCaptionerForConditionalGeneration(SpatialTransformerCaptionerPreTrainedModel, GenerationMixin):
+class SpatialTransformerCaptionerForConditionalGeneration(
+    SpatialTransformerCaptionerPreTrainedModel, CaptionGenerationMixin
+):
     """The image-to-text Transformer with spatial self-attention, an image captioner."""
 
     def __init__(self, config: SpatialTransformerCaptionerConfig):
@@ -601,16 +604,6 @@ class SpatialTransformerCaptionerForConditionalGeneration(SpatialTransformerCapt
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
-
-    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
-        if inputs is None and model_kwargs.get("image_features") is not None:
-            return model_kwargs.pop("image_features"), "image_features", model_kwargs
-        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-
-    def _expand_inputs_for_generation(self, is_encoder_decoder: bool = True, encoder_outputs=None, **kwargs):
-        # Beams share the encoded image, so it is not repeated.
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(is_encoder_decoder=False, **kwargs)
-        return input_ids, {**model_kwargs, "encoder_outputs": encoder_outputs}
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:
         # Beams change places within their image only, and share its keys and values.

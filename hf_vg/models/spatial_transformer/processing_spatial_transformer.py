@@ -13,51 +13,11 @@
 # limitations under the License.
 """Processor class for SpatialTransformerCaptioner."""
 
-from transformers.feature_extraction_utils import BatchFeature
-from transformers.processing_utils import ProcessorMixin
+from ..processing import CaptionProcessor
 
 
-class SpatialTransformerCaptionerProcessor(ProcessorMixin):
-    r"""
-    Wraps an image processor and a word-level tokenizer that ends each caption with its end token.
-
-    Args:
-        image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`.
-        tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes `labels`. See [`hf_vg.data.train_word_tokenizer`].
-    """
-
-    def __init__(self, image_processor=None, tokenizer=None, **kwargs):
-        super().__init__(image_processor, tokenizer, **kwargs)
-
-    def __call__(self, images=None, text: str | list[str] | None = None, **kwargs) -> BatchFeature:
-        r"""
-        Makes `pixel_values` from `images`, and `labels` from the captions in `text`: padded with -100, and cut to the
-        tokenizer's `model_max_length` with the end token kept.
-
-        Returns:
-            [`BatchFeature`]: What the model is called with to compute its loss.
-        """
-        if images is None and text is None:
-            raise ValueError("Give `images`, `text` or both.")
-        return_tensors = kwargs.pop("return_tensors", None)
-        features = {}
-        if images is not None:
-            features.update(self.image_processor(images, return_tensors=return_tensors, **kwargs))
-        if text is not None:
-            captions = [text] if isinstance(text, str) else list(text)
-            for index, caption in enumerate(captions):
-                if not isinstance(caption, str):
-                    raise TypeError(f"Caption {index} must be a string, got {type(caption).__name__}: {caption!r}.")
-            encoded = self.tokenizer(captions, truncation=True)["input_ids"]
-            longest = max(len(ids) for ids in encoded) if encoded else 0
-            features["labels"] = [ids + [-100] * (longest - len(ids)) for ids in encoded]
-        return BatchFeature(features, tensor_type=return_tensors)
-
-    @property
-    def model_input_names(self) -> list[str]:
-        return [*self.image_processor.model_input_names, "labels"]
+class SpatialTransformerCaptionerProcessor(CaptionProcessor):
+    __doc__ = CaptionProcessor.__doc__
 
 
 __all__ = ["SpatialTransformerCaptionerProcessor"]

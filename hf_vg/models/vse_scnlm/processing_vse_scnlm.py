@@ -14,10 +14,12 @@
 """Processor class for VseScnlm."""
 
 from transformers.feature_extraction_utils import BatchFeature
-from transformers.processing_utils import ProcessorMixin
+from transformers.processing_utils import Unpack
+
+from ..processing import ImageAndTextProcessor, PaddedTextKwargs
 
 
-class VseScnlmProcessor(ProcessorMixin):
+class VseScnlmProcessor(ImageAndTextProcessor):
     r"""
     Wraps an image processor and a word-level tokenizer that ends each sentence with its end token.
 
@@ -28,31 +30,34 @@ class VseScnlmProcessor(ProcessorMixin):
             Makes `input_ids`. See [`hf_vg.data.train_word_tokenizer`].
     """
 
-    def __init__(self, image_processor=None, tokenizer=None, **kwargs):
-        super().__init__(image_processor, tokenizer, **kwargs)
-
-    def __call__(self, images=None, text: str | list[str] | None = None, **kwargs) -> BatchFeature:
+    def __call__(
+        self, images=None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
+    ) -> BatchFeature:
         r"""
         Makes `pixel_values` from `images`, and `input_ids` and `attention_mask` from the sentences in `text`: padded
         to the longest, and cut to the tokenizer's `model_max_length` with the end token kept.
 
+        Args:
+            images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
+                The images.
+            text (`str` or `list[str]`, *optional*):
+                The sentences.
+            kwargs (*optional*):
+                Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
+                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+
         Returns:
             [`BatchFeature`]: What the model is called with.
         """
+        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
         if images is None and text is None:
             raise ValueError("Give `images`, `text` or both.")
-        return_tensors = kwargs.pop("return_tensors", None)
         features = {}
         if images is not None:
-            features.update(self.image_processor(images, return_tensors=return_tensors, **kwargs))
+            features.update(self.image_processor(images, **images_kwargs))
         if text is not None:
-            sentences = [text] if isinstance(text, str) else list(text)
-            for index, sentence in enumerate(sentences):
-                if not isinstance(sentence, str):
-                    raise TypeError(f"Sentence {index} must be a string, got {type(sentence).__name__}: {sentence!r}.")
-            encoded = self.tokenizer(sentences, padding=True, truncation=True)
-            features.update({name: encoded[name] for name in ("input_ids", "attention_mask")})
-        return BatchFeature(features, tensor_type=return_tensors)
+            features.update(self.tokenize("text", text, text_kwargs))
+        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
 
     @property
     def model_input_names(self) -> list[str]:

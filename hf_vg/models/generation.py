@@ -1,0 +1,81 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""`generate` of the captioners that encode an image once and write one word after the other."""
+
+import torch
+from torch import nn
+from transformers import GenerationMixin
+from transformers.generation.utils import GenerateOutput
+
+
+class CaptionGenerationMixin(GenerationMixin):
+    r"""
+    Beams share the encoded image, and `image_features` serve as well as pixels.
+
+    `decoder_input_ids`, or `input_ids`, are the beginnings of captions, of one length or several. The start token may
+    be left out. Padding and end tokens, which tokenizers add, are dropped, so that the caption goes on after its last
+    word.
+    """
+
+    def generate(self, inputs: torch.Tensor | None = None, *args, **kwargs) -> GenerateOutput | torch.LongTensor:
+        prompts = kwargs.pop("input_ids", None)
+        prompts = kwargs.pop("decoder_input_ids", prompts)
+        if prompts is None:
+            return super().generate(inputs, *args, **kwargs)
+        if kwargs.get("past_key_values") is not None:  # it holds the prompts as they are
+            return super().generate(inputs, *args, decoder_input_ids=prompts, **kwargs)
+        mask = kwargs.pop("decoder_attention_mask", prompts != self.config.pad_token_id).bool()
+        rows = [self._beginning(ids[real]) for ids, real in zip(prompts, mask, strict=True)]
+        if len({len(row) for row in rows}) <= 1:
+            return super().generate(inputs, *args, decoder_input_ids=torch.stack(rows), **kwargs)
+
+        # A call for each length.
+        name = next((name for name in ("pixel_values", "image_features") if name in kwargs), None)
+        images = inputs if name is None else kwargs.pop(name)
+        kwargs.pop("labels", None)
+        captions: list[torch.Tensor] = [None] * len(rows)
+        for length in sorted({len(row) for row in rows}):
+            chosen = [index for index, row in enumerate(rows) if len(row) == length]
+            part = images[[index * len(images) // len(rows) for index in chosen]]
+            arguments = {"inputs": part} if name is None else {name: part}
+            prompt = torch.stack([rows[index] for index in chosen])
+            generated = super().generate(*args, **arguments, decoder_input_ids=prompt, **kwargs)
+            if not isinstance(generated, torch.Tensor):
+                raise ValueError("`return_dict_in_generate=True` needs prompts that all have the same length.")
+            for index, sequences in zip(chosen, generated.chunk(len(chosen)), strict=True):
+                captions[index] = sequences
+        longest = max(sequences.shape[1] for sequences in captions)
+        pad = self.config.pad_token_id
+        return torch.cat([nn.functional.pad(rows, (0, longest - rows.shape[1]), value=pad) for rows in captions])
+
+    def _beginning(self, words: torch.LongTensor) -> torch.LongTensor:
+        """The start token, and a prompt without its end."""
+        start, eos = self.config.decoder_start_token_id, self.config.eos_token_id
+        if len(words) and words[0] == start:
+            words = words[1:]
+        while len(words) and words[-1] == eos:
+            words = words[:-1]
+        return nn.functional.pad(words, (1, 0), value=start)
+
+    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
+        if inputs is None and model_kwargs.get("image_features") is not None:
+            return model_kwargs.pop("image_features"), "image_features", model_kwargs
+        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+
+    def _expand_inputs_for_generation(self, is_encoder_decoder: bool = True, encoder_outputs=None, **kwargs):
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(is_encoder_decoder=False, **kwargs)
+        return input_ids, {**model_kwargs, "encoder_outputs": encoder_outputs}
+
+
+__all__ = ["CaptionGenerationMixin"]

@@ -1,0 +1,20 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+from hf_vg.models.vse_scnlm import VseScnlmModel, VseScnlmProcessor
+from tests.common.processors import ProcessorTesterMixin
+
+
+class TestVseScnlmProcessor(ProcessorTesterMixin):
+    processor_class = VseScnlmProcessor
+    model_class = VseScnlmModel
