@@ -48,6 +48,7 @@ def main():
         batch_size=args.batch_size,
         shard_size=args.shard_size,
         num_workers=args.num_workers,
+        strict=args.strict,
     )
     shape = tuple(next(iter(cache.values())).shape)
     process_state().print(f"{len(cache):,} images have features of shape {shape} in {cache.folder}")

@@ -115,7 +115,9 @@ def main():
         eval_dataset=validation,
         score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
         # What captions are scored by may have any length.
-        data_collator=CaptionCollator(processor, args.max_caption_words if args.reward is None else None),
+        data_collator=CaptionCollator(
+            processor, args.max_caption_words if args.reward is None else None, strict=args.strict
+        ),
         processing_class=processor,
         dataset_name=args.dataset,
     )

@@ -73,7 +73,7 @@ def main():
         say(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
 
     say(f"\n[2/4] Training {model.config.objective}: {model.num_parameters():,} parameters, {len(tokenizer)} words")
-    collator = CaptionPairCollator(processor)
+    collator = CaptionPairCollator(processor, strict=args.strict)
 
     def score(model, rows: Dataset) -> dict[str, float]:
         batches = DataLoader(rows, batch_size=training_args.per_device_eval_batch_size, collate_fn=collator)

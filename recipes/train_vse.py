@@ -63,7 +63,7 @@ def main():
         args=training_args,
         train_dataset=vse_rows(args, data["train"], model, processor, one_a_caption=by_length),
         eval_dataset=vse_rows(args, data["validation"], model, processor, one_a_caption=True),
-        data_collator=PairCollator(processor, args.captions_per_image),
+        data_collator=PairCollator(processor, args.captions_per_image, strict=args.strict),
         compute_metrics=vse_metrics,
         processing_class=processor,
         dataset_name=args.dataset,

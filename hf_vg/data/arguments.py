@@ -15,22 +15,25 @@
 
 from dataclasses import dataclass, field
 
+from .formats import check_dataset_name, detect_format
+
 
 @dataclass
 class CaptionDataArguments:
     """Images with captions, and what is made of the images."""
 
-    dataset: str = field(
-        default="scenes",
+    dataset: str | None = field(
+        default=None,
         metadata={
-            "help": "`scenes`, the micro-world that is made on the spot; `flickr8k`, `flickr30k`, `karpathy`, `coco` "
-            "or `table` in `data_dir`; or a dataset of the Hub. See `hf_vg.data.load_captions`."
+            "help": "`table`, `flickr8k`, `flickr30k`, `flickr30k_entities`, `karpathy`, `coco` or `webdataset` in "
+            "`data_dir`, by default what is found there; `scenes`, the micro-world that is made on the spot, by "
+            "default if there is no `data_dir`; or a dataset of the Hub, user/name. See `hf_vg.data.load_captions`."
         },
     )
-    data_dir: str | None = field(default=None, metadata={"help": "Where the dataset's files are."})
+    data_dir: str | None = field(default=None, metadata={"help": "The folder or file with the captions."})
     images_dir: str | None = field(default=None, metadata={"help": "Where its images are, if not in the usual place."})
-    strict: bool = field(default=False, metadata={"help": "Make each row that must be skipped or repaired an error."})
-    check_images: bool = field(default=False, metadata={"help": "Decode every image first, and skip what can not be."})
+    strict: bool = field(default=False, metadata={"help": "Make each row or image that would be skipped an error."})
+    check_images: bool = field(default=False, metadata={"help": "Decode all images first, and skip the broken ones."})
     num_train_images: int | None = field(
         default=None, metadata={"help": "Images to train on: the first, or as many scenes. All, or 4,000 scenes."}
     )
@@ -63,6 +66,19 @@ class CaptionDataArguments:
         default=None,
         metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},
     )
+
+    def __post_init__(self):
+        if self.dataset is not None:
+            check_dataset_name(self.dataset)
+        if self.data_dir is None:
+            self.dataset = self.dataset or "scenes"
+        elif self.dataset in (None, "scenes"):
+            # A config for scenes and the folder of one's photos: photos are meant.
+            try:
+                found = detect_format(self.data_dir)
+            except OSError as error:
+                raise ValueError(str(error)) from None
+            self.dataset, self.data_dir = found.name, str(found.path)
 
 
 @dataclass

@@ -21,7 +21,7 @@ import torch
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from .images import open_image
+from .images import readable_rows
 
 
 class CaptionPairCollator:
@@ -32,10 +32,13 @@ class CaptionPairCollator:
     Args:
         processor ([`ProcessorMixin`]):
             Makes `input_ids` and `labels` from captions and `pixel_values` from images.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
     """
 
-    def __init__(self, processor: ProcessorMixin):
+    def __init__(self, processor: ProcessorMixin, strict: bool = False):
         self.processor = processor
+        self.strict = strict
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -47,10 +50,12 @@ class CaptionPairCollator:
         Returns:
             `input_ids`, `attention_mask`, `labels`, `image_ids` and `pixel_values` or `image_features`, if any.
         """
+        has_images = "image" in rows[0]
+        rows = readable_rows(rows, self.strict) if has_images else rows
         generator = batch_generator(row["image_id"] for row in rows)
         pairs = [_pair(row, generator) for row in rows]
         batch = self.processor(
-            images=[open_image(row["image"]) for row in rows] if "image" in rows[0] else None,
+            images=[row["image"] for row in rows] if has_images else None,
             text=[caption for caption, _ in pairs],
             text_target=[target for _, target in pairs],
             return_tensors="pt",

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Images with captions as recipes ask for them, and the rows that each model is trained on."""
 
+import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -26,8 +27,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from .arguments import CaptionDataArguments, CaptionerDataArguments
 from .caption_pairs import fixed_caption_pairs, toss
 from .captions import load_captions, one_caption_a_row
-from .features import FeatureCache, backbone_of, extract_features, process_state
-from .images import open_image
+from .features import FeatureCache, backbone_of, extract_features, process_state, undecoded
+from .images import open_or_report
 from .loading_report import LoadingReport
 from .scenes import load_scenes
 from .streaming import CaptionStream, stream_captions
@@ -59,17 +60,26 @@ def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
 
 
 def _load_files(args: CaptionDataArguments) -> DatasetDict:
+    say = process_state().print
+    say(f"Found {args.dataset}: {args.data_dir}" if args.data_dir else f"Loading {args.dataset}")
     report = LoadingReport(args.dataset)
     data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
-    say = process_state().print
-    say(report.summary())
+    if not report.kinds:  # else it is in the log
+        say(report.summary())
+    if "train" not in data:
+        raise ValueError(f"{report.name}: there is no training split, only {', '.join(data)}.")
     if "validation" not in data:
+        if len(data["train"]) < 2:
+            raise ValueError(f"{report.name}: one image is too few: some are held out to validate on.")
         data["train"], data["validation"] = data["train"].train_test_split(test_size=0.05, seed=0).values()
         say(f"There is no validation split: {len(data['validation']):,} images are held out of the training data.")
     if "test" not in data:
         data["test"] = data["validation"]
         say("There is no test split: the model is judged on the validation split.")
     limits = {"train": args.num_train_images, "validation": args.num_eval_images, "test": args.num_eval_images}
+    for split, limit in limits.items():
+        if limit is not None and limit < len(data[split]):
+            say(f"Using the first {limit:,} of {len(data[split]):,} images of the {split} split.")
     return DatasetDict(
         {
             split: data[split].select(range(min(limit or len(data[split]), len(data[split]))))
@@ -96,16 +106,22 @@ def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str
     if args.train_share is not None:
         raise ValueError("how many images a stream has is not known before: `train_share` is of data that are loaded.")
     open_stream = partial(stream_captions, args.dataset, strict=args.strict)
-    train = open_stream(args.data_dir, shuffle_buffer=args.shuffle_buffer, seed=seed)
+    train = open_stream(_pattern(args.dataset, args.data_dir), shuffle_buffer=args.shuffle_buffer, seed=seed)
     splits = ["train"] if is_format else get_dataset_split_names(args.dataset)
     split = next((name for name in ("validation", "val", "dev", "test") if name in splits), splits[0])
     if split == "train" and not is_format:
         raise ValueError(f"{args.dataset} has the splits {splits}: none of them is there to validate on.")
-    held_out = open_stream(args.eval_data_dir, split=split, shuffle_buffer=1).one_pass()
+    held_out = open_stream(_pattern(args.dataset, args.eval_data_dir), split=split, shuffle_buffer=1).one_pass()
     features = Features(image=Image(), captions=List(Value("string")))
     validation = Dataset.from_list(list(islice(held_out, args.num_eval_images or 500)), features=features)
     process_state().print(f"Streaming {args.data_dir or args.dataset}; validating on {len(validation):,} images.")
     return {"train": train, "validation": validation, "test": validation}
+
+
+def _pattern(dataset: str, files: str | None) -> str | None:
+    """The pattern of a stream's files, of which a folder has all."""
+    suffix = {"webdataset": "tar", "parquet": "parquet"}.get(dataset)
+    return f"{files}/*.{suffix}" if files is not None and suffix and os.path.isdir(files) else files
 
 
 def training_captions(args: CaptionerDataArguments, train: Dataset | CaptionStream) -> Iterator[str]:
@@ -155,11 +171,12 @@ def captioner_rows(
         if mirror_images:
             raise ValueError("`mirror_images` is for data that are loaded, not for a stream.")
         return dataset
-    rows = dataset.select_columns(["image", "captions"])
+    rows = undecoded(dataset.select_columns(["image", "captions"]))
+    _count_long_captions(args, rows, processor.tokenizer)
     cache = mirrored = None
     if args.features is not None:
-        cache = _features_of(rows, model, processor, args.features)
-        mirrored = _features_of(rows, model, processor, args.features, mirrored=True) if mirror_images else None
+        cache = _features_of(args, rows, model, processor)
+        mirrored = _features_of(args, rows, model, processor, mirrored=True) if mirror_images else None
     if by_length:
         rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
     if cache is not None:
@@ -167,10 +184,25 @@ def captioner_rows(
     return rows.with_transform(_mirror_at_random, columns=["image", "captions"]) if mirror_images else rows
 
 
+def _count_long_captions(args: CaptionerDataArguments, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Says how many captions are left out or cut because of their length."""
+    captions = [caption for group in rows["captions"] for caption in group]
+    words = [len(ids) for ids in tokenizer(captions, add_special_tokens=False)["input_ids"]] if captions else []
+    longest = tokenizer.model_max_length - 1  # the end token is no word
+    say, total = process_state().print, f"{len(captions):,}"
+    if args.max_caption_words is not None and (number := sum(n > args.max_caption_words for n in words)):
+        say(f"{number:,} of {total} captions have more than {args.max_caption_words} words, and are left out.")
+    elif number := sum(n > longest for n in words):
+        say(f"{number:,} of {total} captions are cut to {longest} words.")
+
+
 def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
-    images = [open_image(image) for image in batch["image"]]
-    coins = toss(batch["captions"])
-    return {**batch, "image": [mirror(image) if coin else image for image, coin in zip(images, coins, strict=True)]}
+    images = []
+    for source, coin in zip(batch["image"], toss(batch["captions"]), strict=True):
+        image = open_or_report(source) if coin else None
+        # The others are opened by the collator, which replaces those that cannot be.
+        images.append(source if image is None else mirror(image))
+    return {**batch, "image": images}
 
 
 def vse_rows(
@@ -196,10 +228,10 @@ def vse_rows(
             Whether each caption has a row with its `length`, to be judged by, or to draw batches of near lengths from;
             or each image.
     """
-    rows = dataset.select_columns(["image_id", "image", "captions"])
+    rows = undecoded(dataset.select_columns(["image_id", "image", "captions"]))
     cache = None
     if args.features is not None:
-        cache = _features_of(rows, model, processor, args.features, pooling="mean")
+        cache = _features_of(args, rows, model, processor, pooling="mean")
     if one_a_caption:
         rows = one_caption_a_row(rows, processor.tokenizer)
     return rows if cache is None else cache.attach(rows, columns=("image_id", "captions"))
@@ -229,9 +261,10 @@ def grounded_encoder_rows(
     """
     sees_images = backbone_of(model) is not None
     rows = dataset.select_columns(["image_id", "captions", *(["image"] if sees_images else [])])
+    rows = undecoded(rows) if sees_images else rows
     cache = None
     if args.features is not None and sees_images:
-        cache = _features_of(rows, model, processor, args.features, pooling="mean")
+        cache = _features_of(args, rows, model, processor, pooling="mean")
     captions = ["captions"]
     if fixed:
         rows, captions = fixed_caption_pairs(rows), ["caption", "target_caption"]
@@ -239,8 +272,10 @@ def grounded_encoder_rows(
 
 
 def _features_of(
-    rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, directory: str, **options
+    args: CaptionDataArguments, rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, **options
 ) -> FeatureCache:
     if not model.config.freeze_backbone:
         raise ValueError("`features` need a frozen backbone: set `--model.freeze_backbone true`.")
-    return extract_features(rows, backbone_of(model), processor.image_processor, directory, **options)
+    return extract_features(
+        rows, backbone_of(model), processor.image_processor, args.features, strict=args.strict, **options
+    )

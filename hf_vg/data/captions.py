@@ -18,55 +18,45 @@ a row is read: loading decodes none, unless `check_images` asks for it. What is 
 file and line, see [`LoadingReport`]; with `strict` it is an error.
 """
 
-import csv
-import io
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from .entities import load_flickr30k_entities
 from .files import read_text
-from .images import open_image
+from .formats import check_dataset_name, detect_format
+from .images import IMAGE_SUFFIXES, image_problem
 from .loading_report import LoadingReport
+from .streaming import load_webdataset
+from .tables import TABLE_SUFFIXES, as_list, caption_columns, parse_json, read_table, split_name
 
 
 CAPTION_FEATURES = Features(image_id=Value("string"), image=Image(), captions=List(Value("string")))
-SPLIT_NAMES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
 
-FLICKR_IMAGE_FOLDERS = (
-    "Images",
-    "images",
-    "Flicker8k_Dataset",
-    "Flickr8k_Dataset",
-    "flickr30k-images",
-    "flickr30k_images",
-)
+# Lower case: folders are compared without regard to theirs.
+IMAGE_FOLDERS = ("images", "flicker8k_dataset", "flickr8k_dataset", "flickr30k-images", "flickr30k_images", "photos")
 FLICKR_SPLIT_FILES = {
-    "train": ("Flickr_8k.trainImages.txt", "train.txt"),
-    "validation": ("Flickr_8k.devImages.txt", "val.txt", "dev.txt"),
-    "test": ("Flickr_8k.testImages.txt", "test.txt"),
+    "train": ("flickr_8k.trainimages.txt", "train.txt"),
+    "validation": ("flickr_8k.devimages.txt", "val.txt", "dev.txt"),
+    "test": ("flickr_8k.testimages.txt", "test.txt"),
 }
-# What people call these columns.
-IMAGE_COLUMNS = ("image", "file_name", "filename", "image_path", "image_name", "path", "file")
-CAPTION_COLUMNS = ("captions", "caption", "text", "sentences", "sentence", "comment", "raw")
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".parquet")
 
 
-@dataclass
+@dataclass(slots=True)
 class _Image:
     """An image that a file mentions, and where it does."""
 
     image_id: str
-    path: Path | dict[str, Any]
+    root: str  # the folder that it must lie in
+    path: str | dict[str, Any]
     split: str
     file: Path
     line: int | None
@@ -94,15 +84,16 @@ def load_flickr(
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip what can not be.
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     data_dir = _folder(data_dir)
     report = report or LoadingReport(data_dir.name)
-    token_files = [path for path in sorted(data_dir.glob("*.token*")) if "lemma" not in path.name]
+    names = {path.name.lower(): path for path in sorted(data_dir.iterdir()) if path.is_file()}
+    token_files = [path for name, path in names.items() if ".token" in name and "lemma" not in name]
     token_file = _only(token_files, data_dir, "Flickr8k.token.txt or results_20130124.token")
-    folder = Path(images_dir) if images_dir else _first_folder(data_dir, FLICKR_IMAGE_FOLDERS)
+    folder = str(_images_folder(data_dir, images_dir))
 
     images: dict[str, _Image] = {}
     numbers_seen = set()
@@ -117,13 +108,15 @@ def load_flickr(
             report.skip(token_file, line, f"{name}#{number} is there twice; the first is kept")
         else:
             numbers_seen.add((name, number))
-            image = images.setdefault(name, _Image(name, folder / name, "train", token_file, line))
+            image = images.setdefault(
+                name, _Image(name, folder, os.path.join(folder, name), "train", token_file, line)
+            )
             _add_caption(image, caption, token_file, line, report)
 
     lists = {
         split: path
-        for split, names in FLICKR_SPLIT_FILES.items()
-        for path in [next((data_dir / name for name in names if (data_dir / name).is_file()), None)]
+        for split, file_names in FLICKR_SPLIT_FILES.items()
+        for path in [next((names[name] for name in file_names if name in names), None)]
         if path is not None
     }
     if lists:
@@ -154,7 +147,7 @@ def _split_by_lists(images: dict[str, _Image], lists: dict[str, Path], report: L
 
 def load_karpathy(
     file: str | PathLike,
-    images_dir: str | PathLike,
+    images_dir: str | PathLike | None = None,
     strict: bool = False,
     check_images: bool = False,
     report: LoadingReport | None = None,
@@ -166,35 +159,37 @@ def load_karpathy(
     Args:
         file (`str` or `PathLike`):
             The file, or a folder that has one `dataset*.json`.
-        images_dir (`str` or `PathLike`):
-            The folder with the images; for COCO, the one with `train2014` and `val2014`.
+        images_dir (`str` or `PathLike`, *optional*):
+            The folder with the images; for COCO, the one with `train2014` and `val2014`. A folder `images` beside the
+            file by default, or else the file's own.
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip what can not be.
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
-    file, images_dir = Path(file), _folder(images_dir)
+    file = Path(file)
     if file.is_dir():
         file = _only(sorted(file.glob("dataset*.json")), file, "dataset_flickr8k.json")
     report = report or LoadingReport(file.stem)
+    folder = str(_images_folder(file.parent, images_dir))
     images: dict[str, _Image] = {}
     for index, row in enumerate(_read_json(file, report, "images")["images"]):
         place = f"images[{index}]"
-        name, sentences = row.get("filename"), row.get("sentences")
-        if not name or not isinstance(sentences, list) or not row.get("split"):
-            report.skip(file, None, f"{place}: expected filename, split and sentences, found {sorted(row)}")
+        texts = [row.get("filename"), row.get("split"), row.get("filepath", "")]
+        sentences = row.get("sentences")
+        if not all(isinstance(text, str) for text in texts) or not texts[0] or not isinstance(sentences, list):
+            report.skip(file, None, f"{place}: expected the texts filename and split and a list sentences")
             continue
-        name = os.path.join(row.get("filepath", ""), name)
+        name = os.path.join(texts[2], texts[0])
         if name in images:
             report.skip(file, None, f"{place}: {name} is there twice; the first is kept")
             continue
-        path = images_dir / name
-        if not path.is_file() and (images_dir / row["filename"]).is_file():
-            path = images_dir / row["filename"]
-        split = SPLIT_NAMES.get(row["split"], row["split"])
-        image = images[name] = _Image(name, path, split, file, None, f"{place}: ")
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path) and os.path.isfile(os.path.join(folder, texts[0])):
+            path = os.path.join(folder, texts[0])
+        image = images[name] = _Image(name, folder, path, split_name(texts[1]), file, None, f"{place}: ")
         for number, sentence in enumerate(sentences):
             caption = sentence.get("raw") if isinstance(sentence, dict) else None
             _add_caption(image, caption, file, None, report, f"{place}.sentences[{number}]: ")
@@ -213,52 +208,59 @@ def load_coco_captions(
 
     Args:
         data_dir (`str` or `PathLike`):
-            The folder with the files, or with a folder `annotations` that has them.
+            The folder with the files, or with a folder `annotations` that has them; or one file. A file whose name
+            does not tell its split is training data.
         images_dir (`str` or `PathLike`, *optional*):
             The folder with the images or with `train2014`, `val2014`, ...; `images` in `data_dir`, or `data_dir`.
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip what can not be.
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
-    data_dir = _folder(data_dir)
+    data_dir = Path(data_dir)
     report = report or LoadingReport(data_dir.name)
-    annotations = data_dir / "annotations" if (data_dir / "annotations").is_dir() else data_dir
-    files = sorted(annotations.glob("captions_*.json"))
-    if not files:
-        raise FileNotFoundError(f"there is no captions_*.json in {annotations}")
-    root = Path(images_dir) if images_dir else _first_folder(data_dir, ("images",))
+    if data_dir.is_file():
+        files, data_dir = [data_dir], data_dir.parent
+    else:
+        annotations = _first_folder(_folder(data_dir), ("annotations",))
+        files = sorted(path for path in annotations.iterdir() if path.suffix.lower() == ".json")
+        files = [path for path in files if path.name.lower().startswith("captions_")] or files
+        if not files:
+            raise FileNotFoundError(f"there is no captions_*.json in {annotations}")
+    root = _images_folder(data_dir, images_dir)
 
     images: dict[Any, _Image] = {}
     for file in files:
-        matched = re.fullmatch(r"captions_([a-z]+)(\d*)", file.stem)
-        if matched is None:
-            raise ValueError(f"{file}: expected a name such as captions_train2014.json, which says the split")
-        split, year = SPLIT_NAMES.get(matched[1], matched[1]), matched[2]
-        folder = _first_folder(root, (f"{matched[1]}{year}",))
+        matched = re.fullmatch(r"captions_([a-z]+)(\d*)", file.stem.lower())
+        split = split_name(matched[1]) if matched else "train"
+        folder = str(_first_folder(root, (matched[1] + matched[2],)) if matched else root)
         content = _read_json(file, report, "images", "annotations")
         for index, row in enumerate(content["images"]):
             place = f"images[{index}]"
-            if "id" not in row or not row.get("file_name"):
-                report.skip(file, None, f"{place}: expected id and file_name, found {sorted(row)}")
-            elif row["id"] in images:
-                report.skip(file, None, f"{place}: id {row['id']} is there twice; the first is kept")
+            name, number = row.get("file_name"), row.get("id")
+            if not isinstance(name, str) or not name or not isinstance(number, (int, str)):
+                report.skip(file, None, f"{place}: expected a number id and a text file_name")
+            elif number in images:
+                report.skip(file, None, f"{place}: id {number} is there twice; the first is kept")
             else:
-                path = folder / row["file_name"]
-                images[row["id"]] = _Image(str(row["id"]), path, split, file, None, f"{place}: ")
+                path = os.path.join(folder, name)
+                images[number] = _Image(str(number), folder, path, split, file, None, f"{place}: ")
         ids_seen = set()
         for index, row in enumerate(content["annotations"]):
             place = f"annotations[{index}]: "
-            image = images.get(row.get("image_id"))
+            image_id, number = row.get("image_id"), row.get("id")
+            image = images.get(image_id) if isinstance(image_id, (int, str)) else None
             if image is None:
-                report.skip(file, None, f"{place}there is no image of id {row.get('image_id')!r}")
-            elif row.get("id") in ids_seen:
-                report.skip(file, None, f"{place}id {row['id']} is there twice; the first is kept")
+                report.skip(file, None, f"{place}there is no image of id {image_id!r}")
+            elif not isinstance(number, (int, str, type(None))):
+                report.skip(file, None, f"{place}expected a number id, found {number!r}")
+            elif number in ids_seen:
+                report.skip(file, None, f"{place}id {number} is there twice; the first is kept")
             else:
-                if "id" in row:
-                    ids_seen.add(row["id"])
+                if number is not None:
+                    ids_seen.add(number)
                 _add_caption(image, row.get("caption"), file, None, report, place)
     return _to_datasets(images.values(), strict, check_images, report)
 
@@ -283,47 +285,52 @@ def load_caption_table(
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip what can not be.
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
     file = Path(file)
     if file.is_dir():
         tables = [path for path in sorted(file.iterdir()) if path.suffix.lower() in TABLE_SUFFIXES]
-        file = _only(tables, file, "captions.csv, captions.jsonl or captions.parquet")
+        named = [path for path in tables if path.stem.lower() == "captions"]
+        file = _only(named or tables, file, "captions.csv, captions.jsonl or captions.parquet")
+    elif not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
     report = report or LoadingReport(file.stem)
-    folder = Path(images_dir) if images_dir else _first_folder(file.parent, ("Images", "images"))
+    beside = os.path.abspath(file.parent)
+    folder = str(_images_folder(file.parent, images_dir))
 
-    images: dict[Any, _Image] = {}
+    images: dict[str, _Image] = {}
     columns = None
-    for line, row in _read_table(file, report):
-        columns = columns or _caption_columns(list(row), file)
-        source, captions = row.get(columns[0]), row.get(columns[1])
-        split = str(row.get("split") or "train").strip().lower()
-        split = SPLIT_NAMES.get(split, split)
-        if not source:
-            report.skip(file, line, f"{columns[0]!r} is empty, so the caption has no image")
+    for line, row in read_table(file, report):
+        columns = columns or caption_columns(list(row), file)
+        source, split = row.get(columns[0]), split_name(row.get("split"))
+        content = source.get("bytes") if isinstance(source, dict) else None  # as `datasets` writes them to Parquet
+        name = source.get("path") if isinstance(source, dict) else source
+        name = f"row {line}" if content and not name else name
+        if not isinstance(name, (str, int)) or not str(name).strip():
+            report.skip(file, line, f"{columns[0]!r} is empty or no text, so the caption has no image")
             continue
-        if isinstance(source, dict):  # an image within a Parquet file, as `datasets` writes them
-            image_id, path = source.get("path") or f"row {line}", source
-            if not source.get("bytes"):
-                path = folder / image_id
-        else:
-            image_id = str(source).strip()
-            path = folder / image_id
-            if images_dir is None and not path.is_file() and (file.parent / image_id).is_file():
-                path = file.parent / image_id
-        image = images.setdefault(image_id, _Image(image_id, path, split, file, line))
+        image_id = str(name).strip()
+        image = images.get(image_id)
+        if image is None:
+            root, path = folder, {"bytes": content, "path": image_id}
+            if not isinstance(content, bytes):
+                path = os.path.join(folder, image_id)
+                if images_dir is None and not os.path.isfile(path):
+                    root, path = beside, os.path.join(beside, image_id)
+            image = images[image_id] = _Image(image_id, root, path, split, file, line)
         if image.split != split:
             report.skip(file, line, f"{image_id} is in the split {image.split} before, and in {split} here")
             continue
-        for caption in captions if isinstance(captions, list) else [captions]:
+        for caption in [caption for column in columns[1:] for caption in as_list(row.get(column)) or [None]]:
             _add_caption(image, caption, file, line, report)
+    _count_others(folder, images.values(), report)
     return _to_datasets(images.values(), strict, check_images, report)
 
 
 def load_captions(
-    name: str,
+    name: str | None = None,
     data_dir: str | PathLike | None = None,
     images_dir: str | PathLike | None = None,
     strict: bool = False,
@@ -331,39 +338,57 @@ def load_captions(
     report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
-    Loads images with captions by the name of their format.
+    Loads images with captions by the name of their format, or in the format that [`detect_format`] finds.
 
     Args:
-        name (`str`):
+        name (`str`, *optional*):
             `"flickr8k"` or `"flickr30k"` ([`load_flickr`]), `"karpathy"` ([`load_karpathy`]), `"coco"`
-            ([`load_coco_captions`]), `"table"` ([`load_caption_table`]), or a dataset of the Hub.
+            ([`load_coco_captions`]), `"table"` ([`load_caption_table`]), `"flickr30k_entities"`
+            ([`load_flickr30k_entities`]), `"webdataset"` ([`load_webdataset`]), or a dataset of the Hub, `user/name`.
+            By default it is detected in `data_dir`.
         data_dir (`str` or `PathLike`, *optional*):
-            The folder, or for `"karpathy"` and `"table"` the file. Not needed for a dataset of the Hub.
+            The folder or the file. Not needed for a dataset of the Hub.
         images_dir (`str` or `PathLike`, *optional*):
-            The folder with the images, where it is not the usual one.
+            The folder with the images, if it is not the usual one. Paths that leave it are refused.
         strict (`bool`, *optional*, defaults to `False`):
             Whether a row that must be skipped or repaired is an error.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip what can not be.
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Is told the counts, and every row that is skipped or repaired.
     """
+    if name is None:
+        if data_dir is None:
+            raise ValueError("give a `name`, or a `data_dir` to look into")
+        name, data_dir, _ = detect_format(data_dir)
     loaders = {
         "flickr8k": load_flickr,
         "flickr30k": load_flickr,
         "karpathy": load_karpathy,
         "coco": load_coco_captions,
         "table": load_caption_table,
+        "webdataset": load_webdataset,
+        "flickr30k_entities": _load_entities,
     }
+    check_dataset_name(name)
     if name not in loaders:
         datasets = load_dataset(name, data_dir=None if data_dir is None else str(data_dir))
         return DatasetDict({split: to_caption_schema(dataset) for split, dataset in datasets.items()})
     if data_dir is None:
         raise ValueError(f"{name!r} needs a `data_dir`: where are its files?")
-    if name == "karpathy" and images_dir is None:
-        images_dir = data_dir if Path(data_dir).is_dir() else Path(data_dir).parent
-        images_dir = _first_folder(images_dir, ("Images", "images"))
     return loaders[name](data_dir, images_dir, strict=strict, check_images=check_images, report=report)
+
+
+def _load_entities(
+    data_dir: str | PathLike,
+    images_dir: str | PathLike | None,
+    strict: bool,
+    check_images: bool,
+    report: LoadingReport,
+) -> DatasetDict:
+    folder = Path(data_dir)
+    data = load_flickr30k_entities(folder, _images_folder(folder, images_dir), strict=strict, report=report)
+    return DatasetDict({split: rows.select_columns(list(CAPTION_FEATURES)) for split, rows in data.items()})
 
 
 def to_caption_schema(dataset: Dataset) -> Dataset:
@@ -375,8 +400,8 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
         dataset ([`~datasets.Dataset`]):
             For example one of the Hub. Captions are strings, lists of strings, or columns `caption_0`, `caption_1`...
     """
-    image_column, *caption_columns = _caption_columns(dataset.column_names, "the dataset")
-    rows = dataset.select_columns(caption_columns)[:]
+    image_column, *text_columns = caption_columns(dataset.column_names, "the dataset")
+    rows = dataset.select_columns(text_columns)[:]
     captions = [[c for value in values for c in as_list(value)] for values in zip(*rows.values(), strict=True)]
     ids = range(len(dataset))
     if "image_id" in dataset.column_names:
@@ -388,13 +413,6 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
         images = images.cast_column("image", Image())
     images = images.add_column("image_id", [str(value) for value in ids]).add_column("captions", captions)
     return images.select_columns(list(CAPTION_FEATURES))
-
-
-def as_list(captions: str | list[str] | None) -> list[str]:
-    """The captions of a row, which may have one, several, or none."""
-    if captions is None:
-        return []
-    return [captions] if isinstance(captions, str) else list(captions)
 
 
 def one_caption_a_row(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_words: int | None = None) -> Dataset:
@@ -426,19 +444,20 @@ def _add_caption(
     image: _Image, caption: Any, file: Path, line: int | None, report: LoadingReport, entry: str = ""
 ) -> None:
     if not isinstance(caption, str) or not caption.strip():
-        report.skip(file, line, f"{entry}{image.image_id} has an empty caption")
+        found = "an empty caption" if caption is None or isinstance(caption, str) else f"no text: {caption!r:.80}"
+        report.skip(file, line, f"{entry}{image.image_id} has {found}")
+    elif not _is_unicode(caption):
+        report.skip(
+            file, line, f"{entry}the caption of {image.image_id} has half of a surrogate pair: {caption!a:.80}"
+        )
     else:
         image.captions.append(" ".join(caption.split()))
 
 
 def _to_datasets(images: Iterable[_Image], strict: bool, check_images: bool, report: LoadingReport) -> DatasetDict:
     splits: dict[str, list[_Image]] = {}
-    for image in tqdm(images, desc="Checking images", unit="image", disable=not check_images):
-        if not image.captions:
-            report.skip(image.file, image.line, f"{image.entry}{image.image_id} has no captions")
-        elif isinstance(image.path, Path) and not image.path.is_file():
-            report.skip(image.file, image.line, f"{image.entry}there is no image {image.path}")
-        elif check_images and (reason := _unreadable(image.path)):
+    for image in tqdm(images, desc="Checking images", unit="image", delay=2):
+        if reason := _problem(image, check_images):
             report.skip(image.file, image.line, f"{image.entry}{reason}")
         else:
             splits.setdefault(image.split, []).append(image)
@@ -451,92 +470,57 @@ def _to_datasets(images: Iterable[_Image], strict: bool, check_images: bool, rep
     return DatasetDict({split: _to_dataset(rows) for split, rows in splits.items()})
 
 
+def _problem(image: _Image, decode: bool) -> str | None:
+    if not image.captions:
+        return f"{image.image_id} has no captions"
+    if not _is_unicode(image.image_id):
+        return f"the name {image.image_id!a:.80} has half of a surrogate pair"
+    if isinstance(image.path, str):
+        path = os.path.normpath(image.path)
+        if not path.startswith(os.path.join(image.root, "")):
+            return f"{image.image_id} lies outside of {image.root}: name a folder that holds it as `images_dir`"
+        if not os.path.exists(path):
+            return f"there is no image {path}"
+    return image_problem(image.path, decode)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _to_dataset(rows: list[_Image]) -> Dataset:
-    paths = [str(image.path.absolute()) if isinstance(image.path, Path) else image.path for image in rows]
     columns = {
         "image_id": [image.image_id for image in rows],
-        "image": paths,
+        "image": [image.path for image in rows],
         "captions": [image.captions for image in rows],
     }
     return Dataset.from_dict(columns, features=CAPTION_FEATURES)
 
 
-def _unreadable(image: Path | dict[str, Any]) -> str | None:
-    try:
-        open_image(image if isinstance(image, Path) else image["bytes"])
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None
+def _count_others(folder: str, images: Iterable[_Image], report: LoadingReport) -> None:
+    """Counts the images in the folder that no row mentions."""
+    mentioned = {os.path.normpath(image.path) for image in images if isinstance(image.path, str)}
+    with os.scandir(folder) as entries:
+        paths = [entry.path for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
+    if others := sum(path not in mentioned for path in paths) if mentioned else 0:
+        report.count("images without captions", others)
 
 
 def _read_json(file: Path, report: LoadingReport, *keys: str) -> dict[str, list[dict[str, Any]]]:
-    try:
-        content = json.loads(read_text(file, report))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+    content = parse_json(read_text(file, report), str(file))
     for key in keys:
-        rows = content.get(key) if isinstance(content, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        rows = content.get(key) if isinstance(content, Mapping) else None
+        if not isinstance(rows, list):
             raise ValueError(f"{file}: expected an object with a list {key!r} of objects")
+        bad = [index for index, row in enumerate(rows) if not isinstance(row, Mapping)]
+        for index in bad:
+            report.skip(file, None, f"{key}[{index}]: expected an object, found {rows[index]!r:.80}")
+            rows[index] = {}
     return content
-
-
-def _read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The line or row number, counted from 1, and the row."""
-    suffix = file.suffix.lower()
-    if suffix == ".parquet":
-        batches = pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024)
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
-    elif suffix == ".jsonl":
-        for line, text in enumerate(read_text(file, report).split("\n"), start=1):
-            if not text.strip():
-                continue
-            try:
-                row = json.loads(text)
-            except json.JSONDecodeError as error:
-                report.skip(file, line, f"not JSON: {error.msg}")
-                continue
-            if isinstance(row, dict):
-                yield line, row
-            else:
-                report.skip(file, line, f"expected an object, found {text[:80]!r}")
-    elif suffix in TABLE_SUFFIXES:
-        yield from _read_csv(file, report)
-    else:
-        raise ValueError(f"{file}: expected one of {', '.join(TABLE_SUFFIXES)}")
-
-
-def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
-    text = read_text(file, report)
-    header = text.partition("\n")[0]
-    delimiter = next((mark for mark in "\t|;" if mark in header), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    names = [name.strip() for name in next(reader, [])]
-    line = reader.line_num + 1
-    for values in reader:
-        if len(values) > len(names) and names[-1] in CAPTION_COLUMNS:
-            caption = f"{delimiter} ".join(values[len(names) - 1 :])
-            report.repair(file, line, f"the caption has {delimiter!r} and no quotes around it; read as {caption!r}")
-            values = [*values[: len(names) - 1], caption]
-        if values and len(values) != len(names):
-            report.skip(file, line, f"expected the {len(names)} columns {names}, found {len(values)}")
-        elif values:
-            yield line, dict(zip(names, values, strict=True))
-        line = reader.line_num + 1  # of the next row: one within quotes may span lines
-
-
-def _caption_columns(columns: list[str], where: str | PathLike) -> list[str]:
-    """The column of images, then those of captions."""
-    image = next((name for name in IMAGE_COLUMNS if name in columns), None)
-    captions = [next((name for name in CAPTION_COLUMNS if name in columns), None)]
-    if captions == [None]:
-        captions = sorted(name for name in columns if re.fullmatch(r"caption_\d+", name))
-    if image is None or not captions:
-        raise ValueError(
-            f"{where}: expected a column of images ({', '.join(IMAGE_COLUMNS)}) and one of captions "
-            f"({', '.join(CAPTION_COLUMNS)}), found {columns}"
-        )
-    return [image, *captions]
 
 
 def _folder(path: str | PathLike) -> Path:
@@ -546,7 +530,18 @@ def _folder(path: str | PathLike) -> Path:
 
 
 def _first_folder(root: Path, names: tuple[str, ...]) -> Path:
-    return next((root / name for name in names if (root / name).is_dir()), root)
+    """The first of these folders, in upper or lower case, that is in `root`; or `root`."""
+    folders = {path.name.lower(): path for path in sorted(root.iterdir()) if path.is_dir()} if root.is_dir() else {}
+    return next((folders[name] for name in names if name in folders), root)
+
+
+def _images_folder(data_dir: Path, images_dir: str | PathLike | None) -> Path:
+    """The folder with the images: the one that is named, or the usual one in the folder of the data or beside it."""
+    if images_dir is not None:
+        return Path(os.path.abspath(_folder(images_dir)))
+    data_dir = Path(os.path.abspath(_folder(data_dir)))
+    folder = _first_folder(data_dir, IMAGE_FOLDERS)
+    return _first_folder(folder, IMAGE_FOLDERS)  # some archives have a folder in a folder of the same name
 
 
 def _only(files: list[Path], folder: Path, expected: str) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import ProcessorMixin
 
-from .images import open_image
+from .images import readable_rows
 
 
 class CaptionCollator:
@@ -30,11 +30,14 @@ class CaptionCollator:
             The captioner's processor, which makes `pixel_values` from images and `labels` from captions.
         max_caption_words (`int`, *optional*):
             Captions of more words are left out.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
     """
 
-    def __init__(self, processor: ProcessorMixin, max_caption_words: int | None = None):
+    def __init__(self, processor: ProcessorMixin, max_caption_words: int | None = None, strict: bool = False):
         self.processor = processor
         self.max_caption_words = max_caption_words
+        self.strict = strict
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -46,10 +49,11 @@ class CaptionCollator:
             `pixel_values` or `image_features`, and `labels` of shape `(images, captions, length)`, where missing
             captions and positions after a caption's end are -100.
         """
-        counts = [len(row["captions"]) for row in rows]
         cached = "image_features" in rows[0]
+        rows = rows if cached else readable_rows(rows, self.strict)
+        counts = [len(row["captions"]) for row in rows]
         batch = self.processor(
-            images=None if cached else [open_image(_encoded(row["image"])) for row in rows],
+            images=None if cached else [row["image"] for row in rows],
             text=[caption for row in rows for caption in row["captions"]],
             return_tensors="pt",
         )
@@ -63,8 +67,3 @@ class CaptionCollator:
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
-
-
-def _encoded(image: Any) -> Any:
-    """`datasets` gives an image that it was told not to decode as its file's bytes, or its path."""
-    return image["bytes"] or image["path"] if isinstance(image, dict) else image

@@ -22,6 +22,7 @@ for something else: they find none, and those are computed.
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,7 @@ from transformers.backbone_utils import BackboneMixin
 
 from .caption_pairs import toss
 from .files import atomic_write
-from .images import open_image
+from .images import open_or_report
 
 
 DIGEST_SIZE = 16  # bytes; two of a billion images share a digest with a probability of 1e-21
@@ -54,6 +55,13 @@ LEFTOVER_AGE = 600  # seconds after which nobody is still writing a file
 def process_state() -> PartialState:
     """accelerate's state, which on a machine without an accelerator sees other processes only if it is told so."""
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
+
+
+def available_cores() -> int:
+    """The cores that this process may use, as its share if others run beside it."""
+    # Only Linux tells a process that it may use fewer cores than there are.
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def load_backbone(name_or_path: str | PathLike) -> PreTrainedModel:
@@ -98,6 +106,8 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
 
     def __init__(self, folder: str | PathLike):
         self.folder = Path(folder)
+        # Digests of images that `extract_features` could not open.
+        self.unreadable: set[bytes] = set()
         self._shards: list[torch.Tensor] = []
         self._places: dict[bytes, tuple[int, int]] = {}
         for shard, file in enumerate(sorted(self.folder.glob("*.safetensors"))):
@@ -126,8 +136,9 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         self, dataset: Dataset, columns: Iterable[str] = ("captions",), mirrored: "FeatureCache | None" = None
     ) -> Dataset:
         r"""
-        Replaces the image of each row by its `image_features`, which are mapped from disk as the row is read. Under
-        `accelerate launch` every process must call it.
+        Replaces the image of each row by its `image_features`, which are mapped from disk as the row is read. Rows
+        with images that [`extract_features`] could not open are left out. Under `accelerate launch` every process
+        must call it.
 
         Args:
             dataset ([`~datasets.Dataset`]):
@@ -139,10 +150,17 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
                 it has. See [`~hf_vg.data.caption_pairs.batch_generator`].
         """
         digests = image_digests(dataset)
+        unreadable = self.unreadable if mirrored is None else self.unreadable | mirrored.unreadable
+        if unreadable:
+            dataset = dataset.select([row for row, digest in enumerate(digests) if digest not in unreadable])
+            digests = [digest for digest in digests if digest not in unreadable]
         for cache in (self,) if mirrored is None else (self, mirrored):
             missing = [row for row, digest in enumerate(digests) if digest not in cache]
             if missing:
-                path = _undecoded(dataset)[missing[0]]["image"]["path"] or f"that of row {missing[0]}"
+                path = (
+                    undecoded(dataset.select_columns("image"))[missing[0]]["image"]["path"]
+                    or f"that of row {missing[0]}"
+                )
                 raise ValueError(
                     f"{len(missing):,} of {len(dataset):,} images have no features in {cache.folder}, the first is "
                     f"{path}. Extract them with recipes/extract_features.py."
@@ -196,6 +214,7 @@ def extract_features(
     shard_size: int = 256,
     num_workers: int | None = None,
     mirrored: bool = False,
+    strict: bool = True,
 ) -> FeatureCache:
     r"""
     Computes the features that the cache in `directory` does not have, and opens it. Under `accelerate launch` every
@@ -221,6 +240,8 @@ def extract_features(
         mirrored (`bool`, *optional*, defaults to `False`):
             Whether the backbone is given each image mirrored, left for right. These features have a folder of their
             own in the cache, see [`FeatureCache.attach`].
+        strict (`bool`, *optional*, defaults to `True`):
+            Whether an image that cannot be opened is an error. Otherwise it is logged by name, and has no features.
     """
     if pooling not in POOLINGS:
         raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}")
@@ -244,14 +265,15 @@ def extract_features(
     # Before a process writes, every process must have seen what there is, or their shares would not be of one whole.
     state.wait_for_everyone()
     share = sorted(rows)[state.process_index :: state.num_processes]
+    unreadable = []
     if share:
-        images = _undecoded(dataset).select([rows[digest] for digest in share])
-        pixels = _PixelValues(images, image_processor, mirrored)
-        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        images = undecoded(dataset.select_columns("image")).select([rows[digest] for digest in share])
+        pixels = _PixelValues(images, image_processor, mirrored, strict)
         loader = DataLoader(
             pixels,
             batch_size=batch_size,
-            num_workers=min(8, max(1, cores - 1)) if num_workers is None else num_workers,
+            num_workers=min(8, max(1, available_cores() - 1)) if num_workers is None else num_workers,
+            collate_fn=_stack_readable,
             pin_memory=state.device.type == "cuda",
         )
         progress = tqdm(
@@ -261,10 +283,15 @@ def extract_features(
             disable=not state.is_local_main_process,
         )
         features = _forward(backbone.to(state.device), loader, pooling, state.device)
-        _write_shards(folder, share, features, shard_size, pixels, progress)
+        unreadable = _write_shards(folder, share, features, shard_size, pixels, progress)
         progress.close()
     state.wait_for_everyone()
-    return FeatureCache(folder) if rows else cache
+    if rows:
+        cache = FeatureCache(folder)
+        cache.unreadable = set(gather_object(unreadable))
+        if cache.unreadable:
+            state.print(f"{len(cache.unreadable):,} images cannot be opened, and have no features.")
+    return cache
 
 
 def image_digests(dataset: Dataset) -> list[bytes]:
@@ -279,7 +306,7 @@ def image_digests(dataset: Dataset) -> list[bytes]:
     rows = range(state.process_index, len(dataset), state.num_processes)
     of_path: dict[str, bytes] = {}  # a file that several rows show is read once
     digests = []
-    batches = _undecoded(dataset).select(rows).iter(batch_size=256)
+    batches = undecoded(dataset.select_columns("image")).select(rows).iter(batch_size=256)
     shown = state.is_local_main_process
     progress = tqdm(desc="Reading images", unit="image", total=len(rows), delay=2, disable=not shown)
     with ThreadPoolExecutor() as pool, progress:
@@ -299,9 +326,9 @@ def _digest(source: dict[str, Any]) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
 
 
-def _undecoded(dataset: Dataset) -> Dataset:
+def undecoded(dataset: Dataset) -> Dataset:
     """Rows whose `image` is the path or the bytes of the file."""
-    return dataset.with_format(None).select_columns("image").cast_column("image", Image(decode=False))
+    return dataset.with_format(None).cast_column("image", Image(decode=False))
 
 
 def _describe(
@@ -331,59 +358,84 @@ def _digest_of_json(value: Any) -> str:
 
 
 class _PixelValues(torch.utils.data.Dataset):
-    def __init__(self, images: Dataset, image_processor: BaseImageProcessor, mirrored: bool):
+    def __init__(self, images: Dataset, image_processor: BaseImageProcessor, mirrored: bool, strict: bool):
         self.images = images
         self.image_processor = image_processor
         self.mirrored = mirrored
+        self.strict = strict
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        source = self.images[index]["image"]
-        image = open_image(source["bytes"] or Path(source["path"]))
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor | None]:
+        image = open_or_report(self.images[index]["image"], self.strict)
+        if image is None:
+            return index, None
         pixel_values = self.image_processor(image, return_tensors="pt")["pixel_values"][0]
-        return pixel_values.flip(-1) if self.mirrored else pixel_values
+        return index, pixel_values.flip(-1) if self.mirrored else pixel_values
+
+
+def _stack_readable(batch: list[tuple[int, torch.Tensor | None]]) -> tuple[list[int], torch.Tensor | None]:
+    """The numbers of the images that could be opened, and their pixels."""
+    readable = [(index, pixel_values) for index, pixel_values in batch if pixel_values is not None]
+    if not readable:
+        return [], None
+    indices, pixel_values = zip(*readable, strict=True)
+    return list(indices), torch.stack(pixel_values)
 
 
 @torch.inference_mode()
 def _forward(
     backbone: PreTrainedModel, loader: DataLoader, pooling: str, device: torch.device
-) -> Iterator[torch.Tensor]:
-    """Features of each batch, in half precision: (B, H, W, C) or (B, C)."""
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """The numbers of the images of each batch, and their features in half precision: (B, H, W, C) or (B, C)."""
     backbone = backbone.eval().to(memory_format=torch.channels_last)
-    for pixel_values in loader:
+    for indices, pixel_values in loader:
+        if pixel_values is None:
+            continue
         pixel_values = pixel_values.to(device, non_blocking=True, memory_format=torch.channels_last)
         feature_map = backbone(pixel_values).feature_maps[-1]
         features = feature_map.mean(dim=(2, 3)) if pooling == "mean" else feature_map.permute(0, 2, 3, 1)
-        yield features.to(torch.float16).cpu()
+        yield indices, features.to(torch.float16).cpu()
 
 
 def _write_shards(
     folder: Path,
     digests: list[bytes],
-    batches: Iterator[torch.Tensor],
+    batches: Iterator[tuple[list[int], torch.Tensor]],
     shard_size: int,
     pixels: _PixelValues,
     progress: tqdm,
-) -> None:
-    pending, start, end = [], 0, 0
+) -> list[bytes]:
+    """Writes the features of all images that can be opened, and returns the digests of the others."""
+    pending, of_shard, done = [], [], set()
     # The backbone need not wait for the disk.
     with ThreadPoolExecutor(max_workers=1) as writer:
         written = None
-        for features in batches:
+
+        def write() -> None:
+            nonlocal written, pending, of_shard
+            if written is not None:
+                written.result()
+            written = writer.submit(_write_shard, folder, of_shard, pending)
+            pending, of_shard = [], []
+
+        for indices, features in batches:
             if not features.isfinite().all():
-                bad = end + int((~features.isfinite().flatten(1).all(dim=1)).nonzero()[0])
+                bad = indices[int((~features.isfinite().flatten(1).all(dim=1)).nonzero()[0])]
                 raise ValueError(f"features of {pixels.images[bad]['image']['path']} are not finite in half precision")
             pending.append(features.contiguous())
-            end += len(features)
-            if end - start >= shard_size or end == len(digests):
-                if written is not None:
-                    written.result()
-                written = writer.submit(_write_shard, folder, digests[start:end], pending)
-                pending, start = [], end
+            new = [digests[index] for index in indices]
+            of_shard += new
+            done.update(new)
+            if len(of_shard) >= shard_size:
+                write()
             progress.update(len(features))
-        written.result()
+        if of_shard:
+            write()
+        if written is not None:
+            written.result()
+    return [digest for digest in digests if digest not in done]
 
 
 def _write_shard(folder: Path, digests: list[bytes], batches: list[torch.Tensor]) -> None:

@@ -24,6 +24,15 @@ from uuid import uuid4
 from .loading_report import LoadingReport
 
 
+# UTF-32 first: its mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
 @contextmanager
 def atomic_write(path: str | PathLike) -> Iterator[Path]:
     r"""
@@ -56,8 +65,9 @@ def atomic_write(path: str | PathLike) -> Iterator[Path]:
 
 def read_text(file: str | PathLike, report: LoadingReport) -> str:
     r"""
-    Reads a text file that should be UTF-8 with lines that end in a line feed, whatever it is. What it is instead is
-    reported: a byte order mark or other line ends once, and each line that is not UTF-8.
+    Reads a text file, with lines that end in a line feed whatever they end in there. UTF-8 is read with and without a
+    byte order mark. Other encodings are read as what they seem to be, and reported: the file once, if it is UTF-16, or
+    else each line that is not UTF-8.
 
     Args:
         file (`str` or `PathLike`):
@@ -66,17 +76,13 @@ def read_text(file: str | PathLike, report: LoadingReport) -> str:
             Is told of the repairs.
     """
     raw = Path(file).read_bytes()
-    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if raw.startswith(mark):
-            report.repair(file, 1, f"the file is {encoding.upper()}; it is read as that, and should be UTF-8")
+            report.repair(file, 1, f"the file is {encoding.upper()} and should be UTF-8; it is read as what it is")
             raw = raw[len(mark) :].decode(encoding, errors="replace").encode()
-    if raw.startswith(codecs.BOM_UTF8):
-        report.repair(file, 1, "the file starts with a byte order mark, which is left out")
-        raw = raw[len(codecs.BOM_UTF8) :]
-    if b"\r" in raw:
-        line = raw[: raw.index(b"\r")].count(b"\n") + 1
-        report.repair(file, line, "lines end in a carriage return, from here on; it is read as a line feed")
-        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            break
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
         return raw.decode()
     except UnicodeDecodeError:

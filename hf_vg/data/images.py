@@ -13,50 +13,227 @@
 # limitations under the License.
 """Images from wherever people have them, as RGB, or one clear error."""
 
+import base64
+import logging
 import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
-from PIL import Image, ImageOps
-from transformers.image_utils import load_image
+from PIL import Image, ImageOps, features
 
 
-def open_image(source: "str | Path | bytes | Image.Image | np.ndarray", timeout: float | None = None) -> Image.Image:
+logger = logging.getLogger(__name__)
+
+# PIL knows some fifty formats more, and one of them starts Ghostscript.
+IMAGE_FORMATS = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"),
+    *(("AVIF",) if features.check("avif") else ()),
+)
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
+MAX_PIXELS = 100_000_000  # 400 MB while PIL holds them
+MAX_ASPECT_RATIO = 100  # resized to 224 pixels on the shorter side, such an image has 5 million
+MAX_BYTES = 100 * 2**20
+TIMEOUT = 10.0
+MIN_BASE64_LENGTH = 64  # no image is smaller, and a path that does not exist is often shorter
+
+# The names of images that were reported by `readable_rows`, in this process.
+_reported: set[str] = set()
+
+
+def open_image(
+    source: "str | PathLike | bytes | dict[str, Any] | Image.Image | np.ndarray",
+    timeout: float = TIMEOUT,
+    max_pixels: int = MAX_PIXELS,
+    max_aspect_ratio: float = MAX_ASPECT_RATIO,
+    max_bytes: int = MAX_BYTES,
+) -> Image.Image:
     r"""
     Opens an image and makes it RGB. Of an animation the first frame is taken, transparency is laid on white, 16-bit
-    greys are scaled to 8 bits, and the camera's orientation is applied.
+    greys are scaled to 8 bits, and the camera's orientation is applied. Files must be in one of `IMAGE_FORMATS`.
 
     Args:
-        source (`str`, `Path`, `bytes`, `PIL.Image.Image` or `np.ndarray`):
+        source (`str`, `PathLike`, `bytes`, `dict`, `PIL.Image.Image` or `np.ndarray`):
             A path, an http(s) address, the file's bytes, base64 text, an image, or an array `(height, width)` or
-            `(height, width, channels)` of bytes.
-        timeout (`float`, *optional*):
-            Seconds to wait for an address.
+            `(height, width, channels)` of bytes. A dictionary has the `bytes` or the `path` of an image, as `datasets`
+            gives one that it did not decode. Its path is always a file, and never an address.
+        timeout (`float`, *optional*, defaults to 10.0):
+            The most seconds that the download from an address may take.
+        max_pixels (`int`, *optional*, defaults to 100,000,000):
+            Larger images are refused. PIL itself refuses more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
+        max_aspect_ratio (`float`, *optional*, defaults to 100):
+            Images whose longer side is more than this many times the shorter one are refused: image processors resize
+            the shorter side, and the longer one with it.
+        max_bytes (`int`, *optional*, defaults to 100 MiB):
+            Downloads larger than this are refused.
 
     Returns:
         `PIL.Image.Image`: In mode RGB.
     """
     try:
-        if isinstance(source, Image.Image):
-            image = source
-        elif isinstance(source, np.ndarray):
-            image = Image.fromarray(source)
-        elif isinstance(source, bytes):
-            image = Image.open(BytesIO(source))
-        elif isinstance(source, Path) or (isinstance(source, str) and os.path.isfile(source)):
-            image = Image.open(source)
-        elif isinstance(source, str):
-            image = load_image(source, timeout=timeout)
+        if isinstance(source, str) and source.startswith(("http://", "https://")):
+            source_or_bytes = _download(source, timeout, max_bytes)
         else:
-            raise TypeError("it is none of a path, an address, bytes, base64 text, a PIL image or an array")
-        image.seek(0)
-        image.load()
-        return _to_rgb(ImageOps.exif_transpose(image))
-    # PIL reports a broken file in many ways, SyntaxError and struct.error among them.
+            source_or_bytes = source
+        with _opened(source_or_bytes, max_pixels, max_aspect_ratio) as image:
+            image.seek(0)
+            image.load()
+            return _to_rgb(ImageOps.exif_transpose(image))
+    # PIL reports a broken file in many ways, SyntaxError and struct.error among them. Memory may be short for one file
+    # and do for the next.
     except Exception as error:
         error_class = TypeError if isinstance(error, TypeError) else ValueError
-        raise error_class(f"{_describe(source)} can not be opened as an image: {_first_line(error)}") from error
+        raise error_class(f"{_describe(source)} cannot be opened as an image: {_first_line(error)}") from error
+
+
+def image_problem(source: "str | PathLike | bytes | dict[str, Any]", decode: bool = False) -> str | None:
+    r"""
+    Says why an image file cannot be used, or `None` if it can. Looks at the header, at the checksums of a PNG and at
+    the end of the file, which is some hundred times faster than decoding. A file that seems to be cut off is decoded.
+
+    Args:
+        source (`str`, `PathLike`, `bytes` or `dict`):
+            A path, the file's bytes, or a dictionary with one of them, see [`open_image`].
+        decode (`bool`, *optional*, defaults to `False`):
+            Whether to decode every image.
+    """
+    try:
+        with _opened(source, MAX_PIXELS, MAX_ASPECT_RATIO) as image:
+            if not decode and _seems_whole(image):
+                return None
+        open_image(source)
+    except Exception as error:
+        if str(error).startswith(_describe(source)):
+            return str(error)
+        return f"{_describe(source)} cannot be opened as an image: {_first_line(error)}"
+    return None
+
+
+def readable_rows(rows: list[dict[str, Any]], strict: bool = False) -> list[dict[str, Any]]:
+    r"""
+    Opens the images of a batch. A row whose image cannot be opened is replaced by the next row of the batch that has
+    a readable one, and its name is logged once. So a broken file does not end a training, the batch keeps its size,
+    and what is in it depends on nothing but its rows. If all images of the batch are broken, they become grey.
+
+    Args:
+        rows (`list[dict]`):
+            Each with an `image`, see [`open_image`]. Text is a path here, and never an address.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error.
+    """
+    images = [open_or_report(row["image"], strict) for row in rows]
+    readable = [index for index, image in enumerate(images) if image is not None]
+    if not readable:
+        return [{**row, "image": Image.new("RGB", (64, 64), "grey")} for row in rows]
+    chosen = [min(readable, key=lambda other: (other - index) % len(rows)) for index in range(len(rows))]
+    return [{**rows[index], "image": images[index]} for index in chosen]
+
+
+def open_or_report(source: Any, strict: bool = False) -> Image.Image | None:
+    """An image of a dataset's row; or `None`, after its name was logged once, if it cannot be opened."""
+    try:
+        return open_image(Path(source) if isinstance(source, str) else source)
+    except (TypeError, ValueError) as error:
+        if strict:
+            raise
+        name = _describe(source)
+        if name not in _reported:
+            _reported.add(name)
+            logger.warning(f"Skipped: {error} ({len(_reported):,} of such images so far)")
+        return None
+
+
+@contextmanager
+def _opened(source: Any, max_pixels: int, max_aspect_ratio: float) -> Iterator[Image.Image]:
+    """The image with its size checked, of which nothing but the header is read yet."""
+    if isinstance(source, dict) and source.keys() & {"bytes", "path"}:
+        source = source.get("bytes") or Path(source.get("path") or "")
+    if isinstance(source, str):
+        source = _path_or_bytes(source)
+    if isinstance(source, (Image.Image, np.ndarray)):
+        image = source if isinstance(source, Image.Image) else Image.fromarray(source)
+        _check_size(image, max_pixels, max_aspect_ratio)
+        yield image
+        return
+    if isinstance(source, (bytes, bytearray)):
+        file = BytesIO(source)
+    elif isinstance(source, PathLike):
+        file = _open_regular_file(source)
+    else:
+        raise TypeError("it is none of a path, an address, bytes, base64 text, a PIL image or an array")
+    with file, Image.open(file, formats=IMAGE_FORMATS) as image:
+        _check_size(image, max_pixels, max_aspect_ratio)
+        yield image
+
+
+def _check_size(image: Image.Image, max_pixels: int, max_aspect_ratio: float) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ValueError(f"it has {width:,} x {height:,} pixels, and `max_pixels` is {max_pixels:,}")
+    if max(width, height) > max_aspect_ratio * min(width, height):
+        raise ValueError(
+            f"it has {width:,} x {height:,} pixels, and `max_aspect_ratio` allows {max_aspect_ratio:g} to 1"
+        )
+
+
+def _open_regular_file(path: PathLike):
+    # To open a named pipe or a device would wait for ever, or never end.
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise ValueError("it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
+    return open(path, "rb")
+
+
+def _path_or_bytes(text: str) -> Path | bytes:
+    if text.startswith("data:image/"):
+        return base64.b64decode(text.partition(",")[2])
+    if len(text) >= MIN_BASE64_LENGTH and not os.path.lexists(text):
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except ValueError:
+            pass
+    return Path(text)
+
+
+def _download(address: str, timeout: float, max_bytes: int) -> bytes:
+    """What an address holds. Neither a slow server nor what it says of its answer's length can break the limits."""
+    start, content = time.monotonic(), bytearray()
+    # Unpacked, a small answer may be of any size: it is taken as it is.
+    headers = {"Accept-Encoding": "identity"}
+    with httpx.stream("GET", address, timeout=timeout, follow_redirects=True, headers=headers) as response:
+        response.raise_for_status()
+        for chunk in response.iter_raw():
+            content += chunk
+            if len(content) > max_bytes:
+                raise ValueError(f"the download is larger than `max_bytes`, {max_bytes:,}")
+            if time.monotonic() - start > timeout:
+                raise TimeoutError(f"the download takes longer than {timeout:g} seconds")
+    return bytes(content)
+
+
+def _seems_whole(image: Image.Image) -> bool:
+    """Whether the file ends as one of its format does. The checksums of a PNG are compared too."""
+    file = image.fp
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 12))
+    end = file.read()
+    if image.format in ("JPEG", "MPO"):
+        return end.endswith(b"\xff\xd9")
+    if image.format == "PNG":
+        file.seek(0)
+        Image.open(file, formats=["PNG"]).verify()
+        return end[4:8] == b"IEND"
+    if image.format == "WEBP":
+        file.seek(4)
+        return int.from_bytes(file.read(4), "little") + 8 <= size
+    return False
 
 
 def seen_box(image_processor, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
@@ -98,9 +275,11 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _describe(source) -> str:
-    if isinstance(source, (str, Path)):
-        text = str(source)
+def _describe(source: Any) -> str:
+    if isinstance(source, dict) and source.keys() & {"bytes", "path"}:
+        source = source.get("path") or source.get("bytes")
+    if isinstance(source, (str, PathLike)):
+        text = os.fspath(source)
         return repr(text if len(text) <= 200 else text[:100] + "...")
     if isinstance(source, bytes):
         return f"An image of {len(source)} bytes"

@@ -14,6 +14,7 @@
 """What a loader read, and every row that it skipped or repaired, by file and line."""
 
 import logging
+import os
 from collections import Counter
 from os import PathLike
 from typing import NamedTuple
@@ -22,10 +23,11 @@ from typing import NamedTuple
 logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 20  # of one kind; a folder without its images would otherwise fill the screen
+MAX_KEPT = 1000  # of one kind; a million rows may all be wrong
 
 
 class Problem(NamedTuple):
-    """A row that was skipped or repaired."""
+    """A row that was skipped, repaired, or used and worth a note."""
 
     kind: str
     file: str
@@ -34,14 +36,17 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{where}: {self.kind}: {self.reason}"
+        text = f"{where}: {self.kind}: {self.reason}"
+        # The text is from a file of somebody else: it must neither fill the screen nor command the terminal.
+        text = text if len(text) <= 600 else text[:600] + "..."
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class LoadingReport:
     r"""
     What a loader read. A loader makes one, or is given one by a caller who wants to look into it. It calls
-    [`~LoadingReport.count`], [`~LoadingReport.skip`] and [`~LoadingReport.repair`] while it reads, and
-    [`~LoadingReport.finish`] once at the end.
+    [`~LoadingReport.count`], [`~LoadingReport.skip`], [`~LoadingReport.repair`] and [`~LoadingReport.note`] while it
+    reads, and [`~LoadingReport.finish`] once at the end.
 
     Args:
         name (`str`):
@@ -60,25 +65,34 @@ class LoadingReport:
     def __init__(self, name: str):
         self.name = name
         self.counts: Counter[str] = Counter()
-        self.problems: list[Problem] = []
+        self.kinds: Counter[str] = Counter()
+        self.problems: list[Problem] = []  # the first of each kind, no more than `MAX_KEPT`
 
     def count(self, what: str, number: int = 1) -> None:
         """Adds to the count of `what`, a plural such as `"train images"`."""
         self.counts[what] += number
 
     def skip(self, file: str | PathLike, line: int | None, reason: str) -> None:
-        """Notes that a row is left out. `line` counts from 1, and is `None` where a file has no lines."""
-        self.problems.append(Problem("skipped", str(file), line, reason))
+        """Records that a row is left out. `line` counts from 1, and is `None` where a file has no lines."""
+        self._add("skipped", file, line, reason)
 
     def repair(self, file: str | PathLike, line: int | None, reason: str) -> None:
-        """Notes that a row is used after it was changed; `reason` says what was wrong and what was made of it."""
-        self.problems.append(Problem("repaired", str(file), line, reason))
+        """Records that a row is used after it was changed. `reason` says what was wrong and what became of it."""
+        self._add("repaired", file, line, reason)
+
+    def note(self, file: str | PathLike, line: int | None, reason: str) -> None:
+        """Records something unusual about a row that is right. It is never an error."""
+        self._add("noted", file, line, reason)
+
+    def _add(self, kind: str, file: str | PathLike, line: int | None, reason: str) -> None:
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= MAX_KEPT:
+            self.problems.append(Problem(kind, str(file), line, reason))
 
     def summary(self) -> str:
         """The counts in one line."""
-        kinds = Counter(problem.kind for problem in self.problems)
         parts = [f"{number:,} {what}" for what, number in self.counts.items()]
-        parts += [f"{number:,} rows {kind}" for kind, number in kinds.items()]
+        parts += [f"{number:,} rows {kind}" for kind, number in self.kinds.items()]
         return f"{self.name}: {', '.join(parts) or 'nothing'}"
 
     def __str__(self) -> str:
@@ -86,21 +100,19 @@ class LoadingReport:
 
     def finish(self, strict: bool = False) -> None:
         r"""
-        Logs the report, as a warning when a row was skipped or repaired.
+        Logs the report, as a warning when a row was skipped, repaired or noted. Of several processes, one does.
 
         Args:
             strict (`bool`, *optional*, defaults to `False`):
                 Whether a skipped or repaired row is an error.
         """
-        if not self.problems:
-            logger.info(self.summary())
-            return
         lines = [self.summary()]
-        for kind in dict.fromkeys(problem.kind for problem in self.problems):
-            problems = [problem for problem in self.problems if problem.kind == kind]
-            lines += [f"  {problem}" for problem in problems[:MAX_SHOWN]]
-            if len(problems) > MAX_SHOWN:
-                lines.append(f"  ... and {len(problems) - MAX_SHOWN:,} more {kind}")
-        if strict:
-            raise ValueError("\n".join([*lines, "Mend these rows, or load without `strict` to go on without them."]))
-        logger.warning("\n".join(lines))
+        for kind, number in self.kinds.items():
+            problems = [problem for problem in self.problems if problem.kind == kind][:MAX_SHOWN]
+            lines += [f"  {problem}" for problem in problems]
+            if number > len(problems):
+                lines.append(f"  ... and {number - len(problems):,} more {kind}")
+        if strict and self.kinds.keys() - {"noted"}:
+            raise ValueError("\n".join([*lines, "Correct these rows, or load without `strict` to leave them out."]))
+        if os.environ.get("RANK", "0") == "0":
+            logger.log(logging.WARNING if self.kinds else logging.INFO, "\n".join(lines))

@@ -19,7 +19,7 @@ import torch
 from transformers import ProcessorMixin
 
 from .caption_pairs import batch_generator, image_number
-from .images import open_image
+from .images import readable_rows
 
 
 class PairCollator:
@@ -32,11 +32,14 @@ class PairCollator:
         captions_per_image (`int`, *optional*, defaults to 1):
             So many of an image's captions are drawn, by what else is in the batch; fewer, for all images of a batch,
             where one of them has fewer.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
     """
 
-    def __init__(self, processor: ProcessorMixin, captions_per_image: int = 1):
+    def __init__(self, processor: ProcessorMixin, captions_per_image: int = 1, strict: bool = False):
         self.processor = processor
         self.captions_per_image = captions_per_image
+        self.strict = strict
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
@@ -49,10 +52,11 @@ class PairCollator:
             the order of the images, and `image_ids`, numbers that are equal for equal `image_id`s.
         """
         cached = "image_features" in rows[0]
+        rows = rows if cached else readable_rows(rows, self.strict)
         generator = batch_generator(row["image_id"] for row in rows)
         count = min(self.captions_per_image, *(len(row["captions"]) for row in rows))
         batch = self.processor(
-            images=None if cached else [open_image(row["image"]) for row in rows],
+            images=None if cached else [row["image"] for row in rows],
             text=[caption for row in rows for caption in _draw(row["captions"], count, generator)],
             return_tensors="pt",
         )

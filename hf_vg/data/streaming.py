@@ -13,22 +13,34 @@
 # limitations under the License.
 """Images with captions that are read as they are trained on, from more data than memory or disk hold."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import glob
 from itertools import count
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Image, IterableDataset, load_dataset
+from datasets import Dataset, DatasetDict, Image, IterableDataset, load_dataset
+from datasets.exceptions import DatasetGenerationError
+from tqdm.auto import tqdm
 
-from .captions import CAPTION_COLUMNS, IMAGE_COLUMNS, as_list
-from .loading_report import LoadingReport
+from .images import image_problem
+from .loading_report import MAX_SHOWN, LoadingReport
+from .tables import CAPTION_COLUMNS, IMAGE_COLUMNS, as_list, split_name
+
+
+logger = logging.getLogger(__name__)
 
 
 class CaptionStream(torch.utils.data.IterableDataset):
     r"""
     Rows with an `image` and its `captions`, without end: pass follows pass, each in another order. A row's image is
-    the file's bytes, which [`CaptionCollator`] decodes.
+    the file's bytes, which [`CaptionCollator`] decodes. Rows that have no captions, or an image that is broken or not
+    within the file, are skipped, counted and named.
 
     It has no length, so training needs `max_steps`. Each start gives the same rows in the same order, so a training
     that was interrupted is resumed by reading up to where it was, which [`Trainer`] does.
@@ -42,11 +54,19 @@ class CaptionStream(torch.utils.data.IterableDataset):
             Whether a row that must be skipped is an error.
         report ([`LoadingReport`], *optional*):
             Is told of every row that is skipped.
+        files (`Sequence[str]`, *optional*):
+            The files or patterns that are read, to name one that is damaged.
     """
 
     def __init__(
-        self, dataset: IterableDataset, image_column: str, strict: bool = False, report: LoadingReport | None = None
+        self,
+        dataset: IterableDataset,
+        image_column: str,
+        strict: bool = False,
+        report: LoadingReport | None = None,
+        files: Sequence[str] = (),
     ):
+        self.files = files
         self.dataset = dataset
         self.image_column = image_column
         self.strict = strict
@@ -65,24 +85,37 @@ class CaptionStream(torch.utils.data.IterableDataset):
         """All rows once, in the order of a pass."""
         self.dataset.set_epoch(epoch)
         rows = skipped = 0
-        for row in self.dataset:
+        for row in self._rows():
             image, captions = row[self.image_column], _captions(row)
-            if image is not None and captions:
+            reason = _problem(image, captions)
+            if reason is None:
                 rows += 1
-                yield {"image": image, "captions": captions}
+                yield {"image": {"bytes": image["bytes"], "path": _place(row)}, "captions": captions}
             else:
                 skipped += 1
                 if epoch == 0:
-                    self._skip(row, "no image" if image is None else "no captions")
+                    self._skip(row, reason)
         # datasets gives nothing to a worker of a loader if there are fewer files than workers.
         if not rows and (skipped or torch.utils.data.get_worker_info() is None):
             raise ValueError(f"{self.report.name}: there is no row with an image and a caption, of {skipped:,}")
 
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        try:
+            yield from self.dataset
+        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+            raise ValueError(_damage(self.files, self.report.name, error)) from error
+
     def _skip(self, row: Mapping[str, Any], reason: str) -> None:
-        key = f"{row['__key__']}: " if "__key__" in row else ""
-        self.report.skip(row.get("__url__", self.report.name), None, f"{key}the row has {reason}")
+        self.report.skip(_place(row) or self.report.name, None, reason)
+        problem = self.report.problems[-1]
         if self.strict:
-            raise ValueError(str(self.report.problems[-1]))
+            raise ValueError(str(problem))
+        # A stream has no end at which to sum up, and its rows may be read in another process.
+        number = self.report.kinds["skipped"]
+        if number <= MAX_SHOWN:
+            logger.warning(str(problem))
+        elif number % 1000 == 0:
+            logger.warning(f"{self.report.name}: {number:,} rows skipped so far")
 
 
 def stream_captions(
@@ -100,7 +133,8 @@ def stream_captions(
     Args:
         source (`str`):
             A dataset of the Hub, or a format: `"parquet"`, or `"webdataset"`, `.tar` files in which an image shares
-            its name with a `.txt` that has a caption a line, or with a `.json` that has `caption` or `captions`.
+            its name with a `.txt` that has one caption per line, or with a `.json` that has `caption` or `captions`.
+            Images must be within the files.
         data_files (`str` or `Sequence[str]`, *optional*):
             Files, addresses or patterns, for a format.
         split (`str`, *optional*, defaults to `"train"`):
@@ -114,18 +148,122 @@ def stream_captions(
         report ([`LoadingReport`], *optional*):
             Is told of every row that is skipped.
     """
-    dataset = load_dataset(source, data_files=data_files, split=split, streaming=True)
-    if dataset.features is None:
-        dataset = dataset._resolve_features()
-    columns = list(dataset.features)
-    images = [name for name in columns if isinstance(dataset.features[name], Image)]
+    files = [data_files] if isinstance(data_files, (str, PathLike)) else list(data_files or ())
+    files = [str(file) for file in files]
+    try:
+        dataset = load_dataset(source, data_files=files or None, split=split, streaming=True)
+        if dataset.features is None:
+            dataset = dataset._resolve_features()
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise ValueError(_damage(files, source, error)) from error
+    image = _image_column(dataset.features, source)
+    # Neither the buffer nor the rows that a resumed training passes over need pixels.
+    dataset = dataset.cast_column(image, Image(decode=False))
+    dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
+    return CaptionStream(dataset, image, strict, report or LoadingReport(source), files)
+
+
+def load_webdataset(
+    data_dir: str | PathLike,
+    images_dir: str | PathLike | None = None,
+    strict: bool = False,
+    check_images: bool = False,
+    report: LoadingReport | None = None,
+) -> DatasetDict:
+    r"""
+    Loads `.tar` files into the cache of `datasets`, in which an image shares its name with a `.txt`, which has one
+    caption per line, or with a `.json` that has `caption` or `captions`. Files whose names begin with `train`, `val`
+    or `test` are that split, and others are training data. [`stream_captions`] reads more than the disk holds twice.
+
+    Args:
+        data_dir (`str` or `PathLike`):
+            The folder with the files, or a pattern of them.
+        images_dir (`str` or `PathLike`, *optional*):
+            Not used: images are within the files.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether a row that must be skipped is an error.
+        check_images (`bool`, *optional*, defaults to `False`):
+            Whether to decode every image now, and to skip those that cannot be.
+        report ([`LoadingReport`], *optional*):
+            Is told the counts, and every row that is skipped.
+    """
+    data_dir = Path(data_dir)
+    files: dict[str, list[str]] = {}
+    for path in _tar_files([str(data_dir / "*") if data_dir.is_dir() else str(data_dir)]):
+        matched = re.match(r"(train|val|valid|validation|dev|test)(?![a-z])", Path(path).name.lower())
+        files.setdefault(split_name(matched[1]) if matched else "train", []).append(path)
+    if not files:
+        raise FileNotFoundError(f"there is no .tar file in {data_dir}")
+    report = report or LoadingReport(data_dir.name)
+    try:
+        data = load_dataset("webdataset", data_files=files)
+    except (DatasetGenerationError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise ValueError(_damage([file for names in files.values() for file in names], report.name, error)) from error
+    data = DatasetDict({split: _readable(rows, check_images, report) for split, rows in data.items()})
+    for split, rows in data.items():
+        report.count(f"{split} images", len(rows))
+        report.count(f"{split} captions", sum(map(len, rows["captions"])))
+    report.finish(strict)
+    if not all(map(len, data.values())):
+        raise ValueError(f"{report.name}: no image with a caption is left.\n{report}"[:4000])
+    return data
+
+
+def _readable(rows: Dataset, decode: bool, report: LoadingReport) -> Dataset:
+    column = _image_column(rows.features, report.name)
+    kept, texts, ids = [], [], []
+    undecoded = rows.cast_column(column, Image(decode=False))
+    for index, row in enumerate(tqdm(undecoded, desc="Checking images", unit="image", delay=2)):
+        captions = _captions(row)
+        reason = _problem(row[column], captions, decode)
+        if reason is None:
+            kept.append(index)
+            texts.append(captions)
+            ids.append(row["__key__"])
+        else:
+            report.skip(_place(row), None, reason)
+    rows = rows.select_columns(column).select(kept)
+    rows = rows if column == "image" else rows.rename_column(column, "image")
+    return rows.add_column("image_id", ids).add_column("captions", texts)
+
+
+def _problem(image: Any, captions: list[str], decode: bool = False) -> str | None:
+    if image is None:
+        return "the row has no image"
+    if not captions:
+        return "the row has no captions"
+    if not image["bytes"]:
+        return f"the image {image['path']!r:.200} is not within the file"
+    problem = image_problem(image["bytes"], decode)
+    return None if problem is None else problem[0].lower() + problem[1:]
+
+
+def _place(row: Mapping[str, Any]) -> str | None:
+    """The tar and the key of a row, or where else it is."""
+    return f"{row['__url__']}: {row['__key__']}" if "__key__" in row else row.get("__url__")
+
+
+def _image_column(columns: Mapping[str, Any], source: str) -> str:
+    images = [name for name, feature in columns.items() if isinstance(feature, Image)]
     images = images or [name for name in IMAGE_COLUMNS if name in columns]
     if len(images) != 1:
-        raise ValueError(f"{source}: expected one column of images, found {images} among {columns}")
-    # Neither the buffer nor the rows that a resumed training passes over need pixels.
-    dataset = dataset.cast_column(images[0], Image(decode=False))
-    dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
-    return CaptionStream(dataset, images[0], strict, report or LoadingReport(source))
+        raise ValueError(f"{source}: expected one column of images, found {images} among {list(columns)}")
+    return images[0]
+
+
+def _tar_files(patterns: Iterable[str]) -> list[str]:
+    return [path for pattern in patterns for path in sorted(glob(pattern)) if path.lower().endswith(".tar")]
+
+
+def _damage(patterns: Iterable[str], name: str, error: Exception) -> str:
+    """Says which tar file cannot be read to its end, if one is the cause of an error."""
+    for path in _tar_files(patterns):
+        try:
+            with tarfile.open(path, "r|") as tar:
+                tar.getmembers()
+        except (tarfile.TarError, EOFError, OSError) as damage:
+            return f"{path}: the tar file is damaged: {damage}"
+    return f"{name}: {error}"
 
 
 def _captions(row: Mapping[str, Any]) -> list[str]:
@@ -134,4 +272,4 @@ def _captions(row: Mapping[str, Any]) -> list[str]:
     else:
         fields = row["json"] if isinstance(row.get("json"), Mapping) else row
         captions = as_list(next((fields[name] for name in CAPTION_COLUMNS if fields.get(name)), None))
-    return [" ".join(caption.split()) for caption in captions if caption and caption.strip()]
+    return [" ".join(caption.split()) for caption in captions if isinstance(caption, str) and caption.strip()]

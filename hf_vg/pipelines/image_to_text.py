@@ -20,7 +20,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.pipelines.base import Pipeline
 
-from ..data.images import open_image
+from ..data.images import TIMEOUT, open_image
 from ..interpretation.word_attention import attention_maps, attention_of_generated
 
 
@@ -89,8 +89,8 @@ class ImageToTextPipeline(Pipeline):
                 Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
             batch_size (`int`, *optional*, defaults to 1):
                 Images a forward pass, when several are given.
-            timeout (`float`, *optional*):
-                Seconds to wait for an address.
+            timeout (`float`, *optional*, defaults to 10.0):
+                The most seconds that the download from an address may take.
 
         Returns:
             For one image a list with a dictionary a generated sequence; for several a list of such lists.
@@ -114,7 +114,7 @@ class ImageToTextPipeline(Pipeline):
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
 
-    def preprocess(self, image, timeout: float | None = None):
+    def preprocess(self, image, timeout: float = TIMEOUT):
         return self.image_processor(images=open_image(image, timeout=timeout), return_tensors="pt").to(self.dtype)
 
     def _forward(

@@ -107,6 +107,7 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
 
     def __post_init__(self):
+        super().__post_init__()
         if self.streaming and self.reward is not None:
             raise ValueError(
                 "`reward` weighs words by how rare they are in the training data, and a stream cannot be counted "

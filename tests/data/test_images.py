@@ -89,18 +89,18 @@ def test_bad_files_are_named(tmp_path, name, data):
     path = tmp_path / f"{name}.img"
     path.write_bytes(data)
     for source in (path, str(path)):
-        with pytest.raises(ValueError, match=f"{name}.img.*can not be opened as an image: ."):
+        with pytest.raises(ValueError, match=f"{name}.img.*cannot be opened as an image: ."):
             open_image(source)
-    with pytest.raises(ValueError, match=f"{len(data)} bytes can not be opened"):
+    with pytest.raises(ValueError, match=f"{len(data)} bytes cannot be opened"):
         open_image(data)
 
 
 def test_what_is_no_image_is_named(tmp_path):
     for missing in (tmp_path / "none.png", str(tmp_path / "none.png")):
-        with pytest.raises(ValueError, match="none.png.*can not be opened"):
+        with pytest.raises(ValueError, match="none.png.*cannot be opened"):
             open_image(missing)
     for value, name in ((7, "int"), (None, "NoneType"), ({"image": 1}, "dict")):
-        with pytest.raises(TypeError, match=f"type {name} can not be opened.*none of a path"):
+        with pytest.raises(TypeError, match=f"type {name} cannot be opened.*none of a path"):
             open_image(value)
     with pytest.raises((TypeError, ValueError), match="ndarray"):
         open_image(np.zeros((2, 2, 9)))

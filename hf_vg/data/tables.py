@@ -1,0 +1,186 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Rows of CSV, TSV, JSONL and Parquet files, each with the line it is on."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+
+from .files import read_text
+from .loading_report import LoadingReport
+
+
+# What people call these columns.
+IMAGE_COLUMNS = ("image", "file_name", "filename", "image_path", "image_name", "path", "file")
+CAPTION_COLUMNS = ("captions", "caption", "text", "sentences", "sentence", "comment", "raw")
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".parquet")
+SPLIT_NAMES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
+MAX_LINES = 50  # of one value in quotes
+_IMAGE_NAME = re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?|ppm|avif)\s*$", re.IGNORECASE)
+
+
+def read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
+    r"""
+    Reads a table row by row.
+
+    Args:
+        file (`Path`):
+            A `.csv`, `.tsv`, `.txt`, `.jsonl` or `.parquet` file.
+        report ([`LoadingReport`]):
+            Is told of rows that are skipped or repaired.
+
+    Returns:
+        `Iterator`: The number of the line or row, counted from 1, and the row.
+    """
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        yield from enumerate(_read_parquet(file), start=1)
+    elif suffix == ".jsonl":
+        yield from _read_jsonl(file, report)
+    elif suffix in TABLE_SUFFIXES:
+        yield from _read_csv(file, report)
+    else:
+        raise ValueError(f"{file}: expected one of {', '.join(TABLE_SUFFIXES)}")
+
+
+def caption_columns(columns: Sequence[str], where: str | PathLike) -> list[str]:
+    """The column of images, then those of captions."""
+    image = next((name for name in IMAGE_COLUMNS if name in columns), None)
+    captions = [next((name for name in CAPTION_COLUMNS if name in columns), None)]
+    if captions == [None]:
+        captions = sorted(name for name in columns if re.fullmatch(r"caption_\d+", name))
+    if image is None or not captions:
+        raise ValueError(
+            f"{where}: expected a column of images ({', '.join(IMAGE_COLUMNS)}) and one of captions "
+            f"({', '.join(CAPTION_COLUMNS)}), found {[name[:40] for name in columns[:20]]}"
+        )
+    return [image, *captions]
+
+
+def as_list(captions: Any) -> list:
+    """The captions of a row, which may have one, several, or none."""
+    if captions is None:
+        return []
+    return captions if isinstance(captions, list) else [captions]
+
+
+def split_name(value: Any) -> str:
+    """The split that a file or a row names: training data, if it names none."""
+    name = re.sub(r"[^\w.]+", "_", str(value or "train").strip().lower())
+    return SPLIT_NAMES.get(name, name)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parses JSON. What is wrong with it is a `ValueError` that names the place."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}:{error.lineno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # a number of a million digits, or a thousand brackets
+        raise ValueError(f"{where}: not JSON that can be read: {error}") from None
+
+
+def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: not a Parquet file that can be read: {str(error)[:200]}") from error
+
+
+def _read_jsonl(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, text in enumerate(read_text(file, report).split("\n"), start=1):
+        if not text.strip():
+            continue
+        try:
+            row = parse_json(text, "")
+        except ValueError as error:
+            report.skip(file, line, str(error).split(": ", 1)[1])
+            continue
+        if isinstance(row, dict):
+            yield line, row
+        else:
+            report.skip(file, line, f"expected an object, found {text[:80]!r}")
+
+
+def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = read_text(file, report).split("\n")
+    delimiter = next((mark for mark in "\t|;" if mark in lines[0]), ",")
+    if "\0" in lines[0]:
+        raise ValueError(f"{file}:1: the file has NUL characters, so it is not text in UTF-8. Save it as UTF-8.")
+    names = [name.strip() for name in _parse_line(lines[0], delimiter)]
+    image = next((names.index(name) for name in IMAGE_COLUMNS if name in names), None)
+    start = 1
+    while start < len(lines):
+        line, end = start + 1, start + 1
+        try:
+            values, end = _parse_row(lines, start, delimiter, len(names), image)
+            if end > start + 1:
+                report.note(file, line, f"a value spans {end - start} lines; line breaks are read as spaces")
+        except csv.Error as error:
+            values = None
+            report.skip(file, line, f"not CSV: {error}")
+        if values and len(values) > len(names) and names[-1] in CAPTION_COLUMNS:
+            caption = f"{delimiter} ".join(values[len(names) - 1 :])
+            report.repair(file, line, f"the caption has {delimiter!r} and no quotes around it; read as {caption!r}")
+            values = [*values[: len(names) - 1], caption]
+        if values and "\0" in "".join(values):
+            report.skip(file, line, "the row has NUL characters")
+        elif values and len(values) != len(names):
+            report.skip(file, line, f"expected the {len(names)} columns {names}, found {len(values)}")
+        elif values:
+            yield line, dict(zip(names, values, strict=True))
+        start = end
+
+
+def _parse_row(lines: list[str], start: int, delimiter: str, columns: int, image: int | None) -> tuple[list[str], int]:
+    """The values of the row that begins at `lines[start]`, and the number of the line after it."""
+    text, end = lines[start], start + 1
+    while True:
+        try:
+            values = _parse_line(text, delimiter, strict=True)
+        except csv.Error as error:
+            if "unexpected end" not in str(error):
+                break
+        else:
+            if end == start + 1 or len(values) == columns:
+                return values, end
+            break
+        # A quote that is never closed must not take in the rows after it.
+        if end == len(lines) or end - start == MAX_LINES or _is_row(lines[end], delimiter, columns, image):
+            raise csv.Error(f"a quote is opened here and not closed: {lines[start][:80]!r}")
+        text += "\n" + lines[end]
+        end += 1
+    if end > start + 1:
+        raise csv.Error(f"a quote is opened here and not closed: {lines[start][:80]!r}")
+    return _parse_line(text, delimiter), end  # quotes within quotes that are not doubled, or a field too large
+
+
+def _parse_line(text: str, delimiter: str, strict: bool = False) -> list[str]:
+    return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True, strict=strict), [])
+
+
+def _is_row(text: str, delimiter: str, columns: int, image: int | None) -> bool:
+    """Whether a line is a row of its own, with the name of an image where one should be."""
+    try:
+        values = _parse_line(text, delimiter)
+    except csv.Error:
+        return False
+    return image is not None and len(values) >= columns and bool(_IMAGE_NAME.search(values[image]))
