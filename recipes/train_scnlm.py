@@ -34,7 +34,7 @@ from transformers import AutoProcessor
 from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
 from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
-from hf_vg.interpretation import plot_candidates
+from hf_vg.interpretation import caption_candidates, plot_candidates
 from hf_vg.training import ScnlmArguments, VgTrainer, VgTrainingArguments, encode_rows, run_training, start_recipe
 
 
@@ -120,7 +120,9 @@ def main():
     say(f"\n[4/4] Drawing the best candidates of {number} images, with their tags")
     examples = [
         {"image": test[index]["image"], "title": test[index]["captions"][0], "candidates": candidates}
-        for index, candidates in enumerate(best_candidates(model, tokenizer, vectors["image"][:number]))
+        for index, candidates in enumerate(
+            caption_candidates(model, tokenizer, content_embeds=vectors["image"][:number])
+        )
     ]
     for example in examples:
         say(f"  {example['title']}")
@@ -143,19 +145,6 @@ def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[st
         sequences = model.generate(content_embeds=part.to(model.device))
         texts += tokenizer.batch_decode(sequences, skip_special_tokens=True)
     return texts
-
-
-def best_candidates(model, tokenizer, embeds: torch.Tensor, number: int = 3) -> list[list[dict]]:
-    """The best captions of each vector: their words, tags and scores."""
-    output = model.generate(
-        content_embeds=embeds.to(model.device), num_return_sequences=number, return_dict_in_generate=True
-    )
-    candidates = []
-    for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores.tolist(), strict=True):
-        words = tokenizer.convert_ids_to_tokens([id for id in ids.tolist() if id not in tokenizer.all_special_ids])
-        tags = [model.config.tags[tag] for tag in tag_ids[: len(words)]]
-        candidates.append({"words": words, "tags": tags, "score": score})
-    return [candidates[start : start + number] for start in range(0, len(candidates), number)]
 
 
 if __name__ == "__main__":

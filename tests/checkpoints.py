@@ -16,6 +16,7 @@
 from pathlib import Path
 
 import torch
+from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
 
 from hf_vg import GroundedVisualBertForVGP, ShowAttendTellForConditionalGeneration, VseScnlmModel
 from tests.models import test_modeling_grounded_visual_bert as regions
@@ -50,6 +51,22 @@ def save_space(folder: Path) -> str:
     return _save(
         VseScnlmModel(vse.tiny_config(sentence_encoder="bow", embedding_size=8)), vse.tiny_processor(), folder
     )
+
+
+def save_scnlm(folder: Path) -> str:
+    """A structure-content language model that remembers 40 captions."""
+    return _save(vse.tiny_captioner(sentence_encoder="bow", embedding_size=8), vse.tiny_processor(), folder)
+
+
+def save_detector(folder: Path) -> str:
+    """An object detector of transformers."""
+    torch.manual_seed(0)
+    config = YolosConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=[16, 16],
+        patch_size=8, num_detection_tokens=5, num_labels=3,
+    )  # fmt: skip
+    size = {"shortest_edge": 16, "longest_edge": 16}
+    return _save(YolosForObjectDetection(config), YolosImageProcessor(size=size), folder)
 
 
 def save_encoder(folder: Path) -> str:

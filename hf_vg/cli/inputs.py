@@ -11,14 +11,17 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Files, folders, patterns and addresses of images."""
+"""The images that a command is given: files, folders, patterns and addresses."""
 
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .output import emit, first_line, printable
 
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class ImageInputs:
 
     Args:
         quiet (`bool`, *optional*, defaults to `False`):
-            Whether to show no progress.
+            Whether to show no progress. It is only shown in a terminal.
     """
 
     def __init__(self, quiet: bool = False):
@@ -43,38 +46,79 @@ class ImageInputs:
     def fail(self, name: str, problem: object) -> None:
         """Counts a failure, and names it on standard error."""
         self.failures += 1
-        lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        print(f"hf-vg: {name}: {lines[0]}", file=sys.stderr)
+        emit(f"hf-vg: {printable(name)}: {first_line(problem)}", sys.stderr)
 
     def paths(self, patterns: Iterable[str]) -> list[str]:
         """Files, all images of folders, matches of patterns, and addresses; each once, in order."""
         found: dict[str, None] = {}
         for pattern in patterns:
-            if os.path.isdir(pattern):
+            if pattern.startswith(("http://", "https://")) or os.path.isfile(pattern):
+                files, problem = [pattern], ""
+            elif os.path.isdir(pattern):
                 files = sorted(
                     str(path)
                     for path in Path(pattern).rglob("*")
                     if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
                 )
                 problem = "there are no images in this folder"
-            elif os.path.isfile(pattern) or pattern.startswith(("http://", "https://")):
-                files, problem = [pattern], ""
-            else:
+            elif os.path.exists(pattern):
+                files, problem = [], "it is not a regular file"
+            elif glob.has_magic(pattern) and "\0" not in pattern:
                 files = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-                problem = "no file matches this" if glob.has_magic(pattern) else "there is no such file or folder"
+                problem = "no file matches this pattern"
+            else:
+                files, problem = [], "there is no such file or folder"
             if not files:
                 self.fail(pattern, problem)
             found |= dict.fromkeys(files)
         return list(found)
 
-    def images(self, patterns: Iterable[str], description: str) -> "Iterator[tuple[str, Image.Image]]":
+    def images(self, paths: Iterable[str], description: str) -> "Iterator[tuple[str, Image.Image]]":
         """Opens images one by one, and says which cannot be opened."""
         from tqdm.auto import tqdm
 
         from ..data.images import open_image
 
-        for path in tqdm(self.paths(patterns), desc=description, unit="image", disable=self.quiet, file=sys.stderr):
+        hidden = self.quiet or not sys.stderr.isatty()
+        for path in tqdm(paths, desc=description, unit="image", disable=hidden, leave=False, file=sys.stderr):
             try:
-                yield path, open_image(path)
-            except (ValueError, TypeError) as error:
+                image = open_image(path)
+            except (ValueError, TypeError, OSError, MemoryError) as error:
                 self.fail(path, error.__cause__ or error)
+            else:
+                yield path, image
+
+    def results(
+        self, function: Callable[[list], Sequence], paths: Iterable[str], description: str, batch_size: int = 1
+    ) -> "Iterator[tuple[str, Image.Image, Any]]":
+        r"""
+        Opens images, and applies a function to batches of them. If that fails, also for lack of memory, the images of
+        the batch are tried one by one: only those that fail by themselves are left out, and named.
+
+        Args:
+            function (`Callable`):
+                Takes a list of images, and returns as many results.
+            paths (`Iterable[str]`):
+                Of [`paths`].
+            description (`str`):
+                What is written before the progress bar.
+            batch_size (`int`, *optional*, defaults to 1):
+                Images per batch.
+        """
+        images = iter(self.images(paths, description))
+        while batch := list(islice(images, batch_size)):
+            yield from self._results(function, batch)
+
+    def _results(self, function, batch):
+        try:
+            results = function([image for _, image in batch])
+        # torch reports a lack of memory as a RuntimeError.
+        except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
+            if len(batch) == 1:
+                self.fail(batch[0][0], error)
+                return
+            for one in batch:
+                yield from self._results(function, [one])
+            return
+        for (path, image), result in zip(batch, results, strict=True):
+            yield path, image, result

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Flickr30k Entities, and the one schema of images with captions whose phrases are grounded in boxes."""
 
+import math
 import xml.etree.ElementTree as ElementTree
 from os import PathLike
 from pathlib import Path
@@ -24,6 +25,7 @@ from tqdm.auto import tqdm
 from ..models.grounded_visual_bert.inputs_grounded_visual_bert import parse_entities
 from .files import read_text
 from .loading_report import LoadingReport
+from .records import describe, find_image
 
 
 _INT, _STRING = Value("int32"), Value("string")
@@ -43,18 +45,18 @@ def load_flickr30k_entities(
     folder: str | PathLike, images: str | PathLike, strict: bool = False, report: LoadingReport | None = None
 ) -> DatasetDict:
     r"""
-    Reads Flickr30k Entities as it is published: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of identifiers in
-    `train.txt`, `val.txt` and `test.txt`.
+    Reads the published files of Flickr30k Entities: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of identifiers
+    in `train.txt`, `val.txt` and `test.txt`. An image whose files cannot be used is skipped, named and counted.
 
     Args:
         folder (`str` or `PathLike`):
-            Where these are.
+            The folder of these files.
         images (`str` or `PathLike`):
-            The folder of the images, named as the annotations say.
+            The folder of the images. The annotations name them.
         strict (`bool`, *optional*, defaults to `False`):
             Whether an image that must be skipped is an error.
         report ([`LoadingReport`], *optional*):
-            Is told of images that were skipped, and why.
+            Collects the images that were skipped, and why.
 
     Returns:
         `datasets.DatasetDict`: A split for each list that is there, with the columns
@@ -68,24 +70,24 @@ def load_flickr30k_entities(
     folder, images = Path(folder), Path(images)
     lists = {split: folder / f"{name}.txt" for name, split in SPLITS.items() if (folder / f"{name}.txt").is_file()}
     if not lists:
-        raise FileNotFoundError(f"There is none of train.txt, val.txt and test.txt in {str(folder)!r}.")
+        raise FileNotFoundError(f"There is no train.txt, val.txt or test.txt in {str(folder)!r}.")
     report = report or LoadingReport("Flickr30k Entities")
     splits = {}
     for split, file in lists.items():
         rows = []
-        identifiers = read_text(file, report).split()
-        for line, identifier in enumerate(tqdm(identifiers, desc=f"Reading {split} annotations", unit="image"), 1):
-            try:
-                row = _read_image(folder, images, identifier, report)
-            except (OSError, ValueError, ElementTree.ParseError) as error:
-                report.skip(file, line, f"{identifier}: {error}")
+        lines = read_text(file, report).splitlines()
+        for line, identifier in enumerate(tqdm(lines, desc=f"Reading {split} annotations", unit="image"), 1):
+            if not identifier.strip():
                 continue
-            rows.append(row)
+            try:
+                rows.append(_read_image(folder, images, identifier.strip(), report))
+            except (OSError, ValueError) as error:
+                report.skip(file, line, str(error))
         report.count(f"{split} images", len(rows))
         report.count("boxes", sum(len(row["boxes"]) for row in rows))
         report.count("grounded phrases", sum(bool(phrase["boxes"]) for row in rows for phrase in row["phrases"]))
         if not rows:
-            raise ValueError(f"None of the {len(identifiers)} images of {file} can be used:\n{report}")
+            raise ValueError(f"None of the {len(lines)} images of {file} can be used:\n{report}")
         splits[split] = Dataset.from_list(rows, features=GROUNDED_FEATURES)
     report.finish(strict)
     return DatasetDict(splits)
@@ -114,34 +116,53 @@ def grounded_scenes(scenes: Dataset) -> Dataset:
 
 
 def _read_image(folder: Path, images: Path, identifier: str, report: LoadingReport) -> dict[str, Any]:
-    annotation = ElementTree.parse(folder / "Annotations" / f"{identifier}.xml").getroot()
-    image = images / (annotation.findtext("filename") or f"{identifier}.jpg")
-    if not image.is_file():
-        raise FileNotFoundError(f"there is no image {image.name!r} in {str(images)!r}")
+    if len(identifier) > 200 or Path(identifier).name != identifier:
+        raise ValueError(f"{describe(identifier)} is not the name of an image")
+    file = folder / "Annotations" / f"{identifier}.xml"
+    try:
+        annotation = ElementTree.parse(file).getroot()
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the others are of its encoding
+        raise ValueError(f"{file}: not XML that can be read: {error}") from None
+    image = find_image(images, annotation.findtext("filename") or f"{identifier}.jpg")
     boxes, boxes_of = [], {}
     for obj in annotation.iter("object"):
-        # A scene, or what is not visible, has no box. One box may be of several entities: it has a name for each.
+        # A scene, or what is not visible, has no box. A box of several entities has a name for each.
+        names = [(name.text or "").strip() for name in obj.iter("name")]
+        if not all(names):
+            raise ValueError(f"{file}: an object has an empty name")
         for bounds in obj.iter("bndbox"):
-            corners = [float(bounds.findtext(side, "nan")) for side in ("xmin", "ymin", "xmax", "ymax")]
-            if not (corners[0] < corners[2] and corners[1] < corners[3]):
-                report.repair(folder / "Annotations" / f"{identifier}.xml", None, f"box {corners} is left out")
+            corners = [_number(bounds.findtext(side)) for side in ("xmin", "ymin", "xmax", "ymax")]
+            if not (all(map(math.isfinite, corners)) and corners[0] < corners[2] and corners[1] < corners[3]):
+                report.repair(file, None, f"box {corners} is left out: it must be finite and have an area")
                 continue
-            for name in obj.iter("name"):
-                boxes_of.setdefault(name.text.strip(), []).append(len(boxes))
+            for name in names:
+                boxes_of.setdefault(name, []).append(len(boxes))
             boxes.append(corners)
     captions, phrases = [], []
-    for line in read_text(folder / "Sentences" / f"{identifier}.txt", report).splitlines():
-        if line.strip():
+    sentences = folder / "Sentences" / f"{identifier}.txt"
+    for number, line in enumerate(read_text(sentences, report).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
             caption, marked = parse_entities(line.strip())
-            phrases += [
-                {
-                    "caption": len(captions),
-                    **{key: phrase[key] for key in ("start", "end", "text")},
-                    "boxes": boxes_of.get(phrase["entity"], []),
-                }
-                for phrase in marked
-            ]
-            captions.append(caption)
+        except ValueError as error:
+            raise ValueError(f"{sentences}:{number}: {error}") from None
+        phrases += [
+            {
+                "caption": len(captions),
+                **{key: phrase[key] for key in ("start", "end", "text")},
+                "boxes": boxes_of.get(phrase["entity"], []),
+            }
+            for phrase in marked
+        ]
+        captions.append(caption)
     if not captions:
-        raise ValueError("it has no captions")
+        raise ValueError(f"{sentences}: there are no captions")
     return {"image_id": identifier, "image": str(image), "boxes": boxes, "captions": captions, "phrases": phrases}
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan

@@ -14,7 +14,6 @@
 """Visually grounded paraphrases: pairs of captions, true and false of an image, and how their phrases relate."""
 
 import csv
-import hashlib
 import random
 import re
 from collections import defaultdict
@@ -28,16 +27,15 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
-from safetensors import safe_open
-from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
-from .files import atomic_write
+from .records import describe
 from .scenes import PARAPHRASE_TYPES
 
 
 IDENTIFICATION_LABELS = ("both", "first", "second")
 NUM_NEGATIVE_CAPTIONS = 2  # of the nearest image, each beside every caption of the image itself
+LABELS = {str(number) for number in range(len(PARAPHRASE_TYPES))}
 SWAPPED = {1: 2, 2: 1}  # forward entailment is reverse entailment the other way round
 
 _INT, _STRING = Value("int32"), Value("string")
@@ -61,13 +59,13 @@ PAIR_FEATURES = Features(
 
 def load_paraphrases(path: str | PathLike) -> Dataset:
     r"""
-    Reads the CSV of the VGP typology.
+    Reads the CSV files of the VGP typology.
 
     Args:
         path (`str` or `PathLike`):
             A file with the columns `image`, `original_phrase1`, `original_phrase2` and `type_label`; or the folder of
-            `train_data.csv`, `val_data.csv` and others, all of which are read: which split a paraphrase belongs to,
-            its image decides.
+            `train_data.csv`, `val_data.csv` and others. All of them are read: a paraphrase belongs to the split of its
+            image.
 
     Returns:
         `datasets.Dataset`: `image_id`, `phrase1`, `phrase2`, as they stand in captions, and `label`: alternation,
@@ -80,33 +78,45 @@ def load_paraphrases(path: str | PathLike) -> Dataset:
     rows = []
     for file in files:
         with open(file, newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened)
-            missing = {*columns.values(), "type_label"} - set(reader.fieldnames or ())
-            if missing:
-                raise ValueError(f"{file} lacks the columns {sorted(missing)}; it has {reader.fieldnames}.")
-            for row in reader:
-                label = row["type_label"]
-                if label not in {str(number) for number in range(len(PARAPHRASE_TYPES))}:
-                    raise ValueError(f"{file}:{reader.line_num}: `type_label` must be 0 to 4, got {label!r}.")
-                rows.append({name: row[column].strip() for name, column in columns.items()} | {"label": int(label)})
+            reader = csv.DictReader(opened, strict=True)
+            try:
+                missing = {*columns.values(), "type_label"} - set(reader.fieldnames or ())
+                if missing:
+                    raise ValueError(f"{file} lacks the columns {sorted(missing)}; it has {reader.fieldnames}.")
+                for row in reader:
+                    rows.append(_paraphrase(row, columns, f"{file}:{reader.line_num}"))
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file}:{reader.reader.line_num + 1}: not UTF-8: {error.reason}.") from None
+            except csv.Error as error:
+                raise ValueError(f"{file}:{reader.reader.line_num}: not CSV that can be read: {error}.") from None
     features = Features({name: _STRING for name in columns} | {"label": PAIR_FEATURES["label"]})
     features["label"] = ClassLabel(names=list(PARAPHRASE_TYPES))
     return Dataset.from_list(rows, features=features)
 
 
-def nearest_images(
-    features: torch.Tensor | np.ndarray, neighbours: int = 20, cache_file: str | PathLike | None = None
-) -> np.ndarray:
+def _paraphrase(row: Mapping[str, str | None], columns: Mapping[str, str], where: str) -> dict[str, Any]:
+    paraphrase = {}
+    for name, column in columns.items():
+        value = (row[column] or "").strip()
+        if not value or "\n" in value or "\0" in value:
+            # A quote that is never closed makes one value of many lines.
+            raise ValueError(f"{where}: `{column}` must be some words on one line, got {describe(value)}.")
+        paraphrase[name] = value
+    label = row["type_label"]
+    if label not in LABELS:
+        raise ValueError(f"{where}: `type_label` must be 0 to 4, got {describe(label)}.")
+    return paraphrase | {"label": int(label)}
+
+
+def nearest_images(features: torch.Tensor | np.ndarray, neighbours: int = 20) -> np.ndarray:
     r"""
-    The nearest other rows of each row, by Euclidean distance, exactly.
+    The nearest other rows of each row by Euclidean distance. The search is exact.
 
     Args:
         features (`torch.Tensor` or `np.ndarray` of shape `(images, size)`):
             Pooled features of images.
         neighbours (`int`, *optional*, defaults to 20):
-            How many; fewer where there are not as many others.
-        cache_file (`str` or `PathLike`, *optional*):
-            A file to keep the answer in. It is made anew for other features.
+            How many; fewer if there are fewer other rows.
 
     Returns:
         `np.ndarray` of shape `(images, neighbours)`: Row numbers, the nearest first.
@@ -115,11 +125,6 @@ def nearest_images(
     neighbours = min(neighbours, len(features) - 1)
     if neighbours < 1:
         raise ValueError(f"Neighbours need two images or more, got {len(features)}.")
-    digest = hashlib.blake2b(features.numpy().tobytes() + str(neighbours).encode(), digest_size=16).hexdigest()
-    if cache_file is not None and Path(cache_file).is_file():
-        with safe_open(cache_file, framework="pt") as cached:
-            if cached.metadata().get("digest") == digest:
-                return cached.get_tensor("neighbours").numpy()
     # Around their mean, rows are short, and little is lost in the differences of squares.
     features = features - features.mean(dim=0)
     squares = features.square().sum(dim=1)
@@ -129,11 +134,7 @@ def nearest_images(
         distances = squares - 2 * features[chunk] @ features.T
         distances[torch.arange(len(distances)), torch.arange(start, start + len(distances))] = torch.inf
         found.append(distances.topk(neighbours, largest=False).indices)
-    nearest = torch.cat(found).int()
-    if cache_file is not None:
-        with atomic_write(cache_file) as file:
-            save_file({"neighbours": nearest}, file, metadata={"digest": digest})
-    return nearest.numpy()
+    return torch.cat(found).int().numpy()
 
 
 def make_caption_pairs(

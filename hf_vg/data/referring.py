@@ -13,7 +13,6 @@
 # limitations under the License.
 """RefCOCO, RefCOCO+ and RefCOCOg: expressions that refer to one object of an image."""
 
-import json
 import pickle
 from os import PathLike
 from pathlib import Path
@@ -21,6 +20,9 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
+
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
+from .records import describe, find_image, read_json, take, take_records
 
 
 _STRING, _BOX = Value("string"), List(Value("float32"), length=4)
@@ -37,7 +39,7 @@ REFERRING_FEATURES = Features(
 
 
 class _DataOnlyUnpickler(pickle.Unpickler):
-    """Reads lists, dicts, strings and numbers. Anything else in a pickle is code to run, and is refused."""
+    """Reads lists, dicts, strings and numbers. Anything else in a pickle is code to run: it is refused."""
 
     def find_class(self, module: str, name: str):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, but referring expressions are plain data")
@@ -45,66 +47,85 @@ class _DataOnlyUnpickler(pickle.Unpickler):
 
 def load_referring(folder: str | PathLike, images: str | PathLike, split_by: str = "unc") -> DatasetDict:
     r"""
-    Reads a data set of referring expressions as it is published: `refs(SPLIT_BY).p` and `instances.json`. The former
-    is a pickle, which is read without running anything in it.
+    Reads the published files of a data set of referring expressions: `refs(SPLIT_BY).p` and `instances.json`. The
+    first is a pickle. It is read as plain data: nothing in it is run, and a pickle that asks for more is refused.
 
     Args:
         folder (`str` or `PathLike`):
-            Where the two files are, for example `refcoco+`.
+            Folder of the two files, for example `refcoco+`.
         images (`str` or `PathLike`):
             The folder of COCO's `train2014` images.
         split_by (`str`, *optional*, defaults to `"unc"`):
-            Whose splits to take: `"unc"` or `"google"`, and `"umd"` for RefCOCOg.
+            Whose splits to use: `"unc"` or `"google"`, and `"umd"` for RefCOCOg.
 
     Returns:
-        `datasets.DatasetDict`: A split for each that is named in the file, one row an expression: `ref_id`,
+        `datasets.DatasetDict`: A split for each that the file names, with one row per expression: `ref_id`,
         `image_id`, `image`, `expression`, the `box` that is referred to, and the `boxes` of all annotated objects of
-        the image, that one among them; (left, top, right, bottom) in pixels.
+        the image, that one among them. Boxes are (left, top, right, bottom) in pixels.
     """
-    folder, images = Path(folder), Path(images)
+    folder = Path(folder)
     refs_file, instances_file = folder / f"refs({split_by}).p", folder / "instances.json"
     for file in (refs_file, instances_file):
         if not file.is_file():
             there = sorted(path.name for path in folder.glob("refs(*).p")) if folder.is_dir() else []
             raise FileNotFoundError(f"There is no {file.name!r} in {str(folder)!r}; of references it has {there}.")
-    try:
-        with open(refs_file, "rb") as opened:
-            refs = _DataOnlyUnpickler(opened, encoding="latin-1").load()
-    except (pickle.UnpicklingError, EOFError) as error:
-        raise ValueError(f"{refs_file} can not be read: {error}") from error
-    instances = json.loads(instances_file.read_text(encoding="utf-8"))
-    names = {image["id"]: image["file_name"] for image in instances["images"]}
-    boxes_of: dict[int, dict[int, list[float]]] = {}
-    for annotation in instances["annotations"]:
-        left, top, width, height = annotation["bbox"]
-        box = [left, top, left + width, top + height]
-        boxes_of.setdefault(annotation["image_id"], {})[annotation["id"]] = box
-
+    refs = _read_refs(refs_file)
+    names, boxes_of = _read_instances(instances_file)
     rows: dict[str, list[dict[str, Any]]] = {}
-    for ref in refs:
-        box = boxes_of.get(ref["image_id"], {}).get(ref["ann_id"])
-        if box is None:
+    for index, ref in enumerate(refs):
+        where = f"{refs_file}: reference {index}"
+        ref_id, image_id, annotation = (take(ref, name, int, where) for name in ("ref_id", "image_id", "ann_id"))
+        where = f"{refs_file}: reference {ref_id}"
+        box = boxes_of.get(image_id, {}).get(annotation)
+        if box is None or image_id not in names:
             raise ValueError(
-                f"Reference {ref['ref_id']} of {refs_file} is to annotation {ref['ann_id']} of image "
-                f"{ref['image_id']}, which {instances_file} does not have."
+                f"{where} is to annotation {annotation} of image {image_id}, of which {instances_file} has no box."
             )
-        image = images / names[ref["image_id"]]
-        if not image.is_file():
-            raise FileNotFoundError(
-                f"Reference {ref['ref_id']} of {refs_file} is to {image.name!r}, which is not in {str(images)!r}."
-            )
-        rows.setdefault(ref["split"], []).extend(
+        try:
+            image = find_image(images, names[image_id])
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"{where}: {error}.") from None
+        rows.setdefault(take(ref, "split", str, where), []).extend(
             {
-                "ref_id": ref["ref_id"],
-                "image_id": str(ref["image_id"]),
+                "ref_id": ref_id,
+                "image_id": str(image_id),
                 "image": str(image),
-                "expression": sentence["sent"],
+                "expression": take(sentence, "sent", str, place),
                 "box": box,
-                "boxes": list(boxes_of[ref["image_id"]].values()),
+                "boxes": list(boxes_of[image_id].values()),
             }
-            for sentence in ref["sentences"]
+            for place, sentence in take_records(ref, "sentences", where)
         )
     return DatasetDict({split: Dataset.from_list(rows[split], features=REFERRING_FEATURES) for split in sorted(rows)})
+
+
+def _read_refs(file: Path) -> list:
+    try:
+        with open(file, "rb") as opened:
+            refs = _DataOnlyUnpickler(opened, encoding="latin-1").load()
+    # A damaged pickle may raise anything: its opcodes are a small program.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".") or "it ends too early"
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {reason}.") from None
+    if not isinstance(refs, list) or not refs:
+        raise ValueError(f"{file} must hold a list of references, got {describe(refs)}.")
+    return refs
+
+
+def _read_instances(file: Path) -> tuple[dict[int, str], dict[int, dict[int, list[float]]]]:
+    """The file name of each image, and the box of each of its annotations, which has an area."""
+    instances = read_json(file)
+    names = {
+        take(image, "id", int, where): take(image, "file_name", str, where)
+        for where, image in take_records(instances, "images", str(file))
+    }
+    boxes_of: dict[int, dict[int, list[float]]] = {}
+    for where, annotation in take_records(instances, "annotations", str(file)):
+        image_id, number = take(annotation, "image_id", int, where), take(annotation, "id", int, where)
+        left, top, width, height = check_boxes([take(annotation, "bbox", list, where)], where)[0].tolist()
+        if width > 0 and height > 0:
+            boxes_of.setdefault(image_id, {})[number] = [left, top, left + width, top + height]
+    return names, boxes_of
 
 
 def box_iou(boxes1: np.ndarray, boxes2: np.ndarray) -> np.ndarray:

@@ -13,15 +13,14 @@
 # limitations under the License.
 """VQA v2: questions about images, answered by ten people each."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from os import PathLike
-from pathlib import Path
-from typing import Any
 
 from datasets import Dataset, Features, Image, List, Value
+
+from .records import find_image, read_json, take, take_records
 
 
 _STRING = Value("string")
@@ -54,11 +53,11 @@ _CONTRACTIONS = {
 }
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
-_FULL_STOP = re.compile(r"(?<!\d)\.(?!\d)")
+_FULL_STOP = re.compile(r"\.(?!\d)")  # the official pattern, "(?!<=\d)(\.)(?!\d)", only looks ahead
 
 
 def normalize_answer(answer: str) -> str:
-    """An answer as the official evaluation compares it: no punctuation or articles, numbers as digits."""
+    """An answer as the official evaluation compares it: without punctuation and articles, numbers as digits."""
     answer = answer.replace("\n", " ").replace("\t", " ").strip()
     for mark in _PUNCTUATION:
         # A mark beside a space, and all of them in an answer like "1,000", vanish; others separate words.
@@ -97,14 +96,9 @@ def answer_vocabulary(answers: Iterable[Sequence[str]], size: int = 3129) -> lis
     return sorted(counts, key=lambda answer: (-counts[answer], answer))[:size]
 
 
-def load_vqa(
-    questions: str | PathLike,
-    annotations: str | PathLike | None,
-    images: str | PathLike,
-    file_name: str | None = None,
-) -> Dataset:
+def load_vqa(questions: str | PathLike, annotations: str | PathLike | None, images: str | PathLike) -> Dataset:
     r"""
-    Reads VQA v2 as it is published.
+    Reads the published files of VQA v2.
 
     Args:
         questions (`str` or `PathLike`):
@@ -112,47 +106,35 @@ def load_vqa(
         annotations (`str` or `PathLike`, *optional*):
             `v2_mscoco_*_annotations.json`; `None` for questions whose answers are secret.
         images (`str` or `PathLike`):
-            The folder of the images.
-        file_name (`str`, *optional*):
-            How an image's file is named after its number, for example `"COCO_train2014_{:012d}.jpg"`, which is the
-            default with the `data_subtype` of the questions.
+            The folder of the images, such as `COCO_val2014_000000000042.jpg`.
 
     Returns:
         `datasets.Dataset`: `question_id`, `image_id`, `image`, `question` and `answers`.
     """
-    asked = _read(questions, "questions")
-    file_name = file_name or f"COCO_{asked.get('data_subtype', 'val2014')}_{{:012d}}.jpg"
+    asked = read_json(questions)
     answers: dict[int, list[str]] = {}
     if annotations is not None:
-        for row in _read(annotations, "annotations")["annotations"]:
-            answers[row["question_id"]] = [answer["answer"] for answer in row["answers"]]
-    rows, folder = [], Path(images)
-    for row in asked["questions"]:
-        image = folder / file_name.format(row["image_id"])
-        if annotations is not None and row["question_id"] not in answers:
-            raise ValueError(f"{annotations} has no answers to question {row['question_id']} of {questions}.")
-        if not image.is_file():
-            raise FileNotFoundError(
-                f"Question {row['question_id']} of {questions} is about {image.name!r}, which is not in "
-                f"{str(folder)!r}."
-            )
+        for where, row in take_records(read_json(annotations), "annotations", str(annotations)):
+            given = take_records(row, "answers", where)
+            answers[take(row, "question_id", int, where)] = [take(one, "answer", str, place) for place, one in given]
+    rows = []
+    for where, row in take_records(asked, "questions", str(questions)):
+        question_id, image_id = take(row, "question_id", int, where), take(row, "image_id", int, where)
+        if annotations is not None and question_id not in answers:
+            raise ValueError(f"{annotations} has no answers to question {question_id} of {questions}.")
+        try:
+            image = find_image(images, f"COCO_{asked.get('data_subtype', 'val2014')}_{image_id:012d}.jpg")
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"{where}: {error}.") from None
         rows.append(
             {
-                "question_id": row["question_id"],
-                "image_id": str(row["image_id"]),
+                "question_id": question_id,
+                "image_id": str(image_id),
                 "image": str(image),
-                "question": row["question"],
-                "answers": answers.get(row["question_id"], []),
+                "question": take(row, "question", str, where),
+                "answers": answers.get(question_id, []),
             }
         )
+    if not rows:
+        raise ValueError(f"{questions} has no questions.")
     return Dataset.from_list(rows, features=VQA_FEATURES)
-
-
-def _read(file: str | PathLike, key: str) -> dict[str, Any]:
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(content, dict) or key not in content:
-        raise ValueError(f"{file} must be an object with {key!r}.")
-    return content

@@ -13,9 +13,10 @@
 # limitations under the License.
 
 from .bertviz import bertviz_arguments, location_names
+from .candidates import caption_candidates
 from .figures import plot_attention, plot_candidates
 from .html import explanation_html, save_html
-from .regions import ground_phrase, load_region_model, regions_of_words
+from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from .sentence_attention import attention_of_sentences, plot_sentence_attention
 from .word_attention import attention_maps, attention_of_generated, caption_examples, word_maps
@@ -27,8 +28,11 @@ __all__ = [
     "attention_of_sentences",
     "attention_rollout",
     "bertviz_arguments",
+    "caption_candidates",
     "caption_examples",
+    "draw_regions",
     "explanation_html",
+    "find_regions",
     "ground_phrase",
     "load_region_model",
     "location_names",

@@ -53,6 +53,7 @@ def explanation_html(
               it; the whole by default.
             - a text and regions: `image`, `words`, relative `boxes` and `attention` of shape `(words, boxes)`, as
               [`regions_of_words`] and [`region_examples`] give them, `head_attention` and `right` among them.
+            - captions that were considered: `image` and `candidates`, as [`caption_candidates`] gives them.
             - a sentence: `words` and `attention` of shape `(rows, words)`, as [`attention_of_sentences`] gives them.
 
             Any may have a `name`, which is written above it.
@@ -83,6 +84,16 @@ def save_html(
 
 
 def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if "candidates" in example:
+        candidates = [
+            {"words": [*map(str, c["words"])], "tags": [*map(str, c["tags"])], "score": round(float(c["score"]), 3)}
+            for c in example["candidates"]
+        ]
+        words = candidates[0]["words"] if candidates else []
+        return {
+            "words": words, "name": str(example.get("name", "")), "image": _data_uri(example["image"]), "bytes": "",
+            "candidates": candidates,
+        }  # fmt: skip
     words = [str(word) for word in example["words"]]
     attention = np.asarray(example["attention"], dtype=np.float64)
     packed: dict[str, Any] = {"words": words, "name": str(example.get("name", "")), "right": []}

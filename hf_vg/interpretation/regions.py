@@ -13,26 +13,106 @@
 # limitations under the License.
 """What words of a text see in the regions of an image, for GroundedVisualBert."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
+from PIL import Image, ImageDraw, ImageFont
+from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
 
+from ..loading import find_checkpoint, load_checkpoint, load_config
 from ..models import grounded_visual_bert
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
+from .figures import drawable
 from .rollout import word_to_region_attention
 
 
-def load_region_model(name_or_path: str, **kwargs) -> tuple[PreTrainedModel, ProcessorMixin]:
+_DRAWN_SIDE = 640  # pixels; smaller images are enlarged before boxes are drawn
+
+
+def load_region_model(name_or_path: str, trust_remote_code: bool = False) -> tuple[PreTrainedModel, ProcessorMixin]:
     """Loads a GroundedVisualBert with the head its checkpoint was saved with, and its processor."""
-    config = AutoConfig.from_pretrained(name_or_path, **kwargs)
-    architecture = (config.architectures or ["GroundedVisualBertModel"])[0]
+    config = load_config(name_or_path, "regions", trust_remote_code)
     if config.model_type != "grounded_visual_bert":
-        raise ValueError(f"{name_or_path!r} is a {config.model_type!r}; regions need a 'grounded_visual_bert'.")
-    model = getattr(grounded_visual_bert, architecture).from_pretrained(name_or_path, **kwargs)
-    return model.eval(), AutoProcessor.from_pretrained(name_or_path, **kwargs)
+        raise ValueError(f"{name_or_path} is a {config.model_type}; regions need a grounded_visual_bert.")
+    architecture = (config.architectures or ["GroundedVisualBertModel"])[0]
+    model_class = getattr(grounded_visual_bert, architecture, None)
+    if model_class is None:
+        raise ValueError(f"{name_or_path} is a {architecture}, which is no class of this package.")
+    model = load_checkpoint(name_or_path, "regions", model_class, trust_remote_code=trust_remote_code)
+    return model, AutoProcessor.from_pretrained(find_checkpoint(name_or_path), trust_remote_code=trust_remote_code)
+
+
+def find_regions(
+    processor: ProcessorMixin,
+    image: Image.Image,
+    boxes: Sequence[Sequence[float]] | None = None,
+    detector: Callable | None = None,
+    threshold: float = 0.2,
+) -> tuple[list[list[float]], str]:
+    r"""
+    The regions of an image, and where they come from.
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            Of a GroundedVisualBert.
+        image (`PIL.Image.Image`):
+            The image.
+        boxes (`Sequence` of `(left, top, right, bottom)`, *optional*):
+            Regions in pixels. They are checked, and taken as they are.
+        detector (`Callable`, *optional*):
+            A `pipeline("object-detection")` of transformers. Without boxes and a detector, or if the detector finds
+            nothing, the regions are a grid.
+        threshold (`float`, *optional*, defaults to 0.2):
+            The lowest score of a detection.
+
+    Returns:
+        `tuple[list, str]`: Boxes in pixels, and a text such as `"a 3 x 3 grid"`.
+    """
+    if boxes is not None:
+        if not isinstance(boxes, list | tuple) or not boxes:
+            raise ValueError("boxes must be a list of [left, top, right, bottom] in pixels, such as [[0, 0, 50, 80]].")
+        return check_boxes(boxes, "the list", processor.max_boxes).tolist(), "the given boxes"
+    detections = [] if detector is None else detector(image, threshold=threshold)
+    (regions,) = processor.propose_regions(image, lambda images, threshold: [detections])
+    if detections:
+        return regions, f"{len(regions)} detected objects"
+    return regions, "a 3 x 3 grid" + (", as the detector found nothing" if detector is not None else "")
+
+
+def draw_regions(image: Image.Image, found: Sequence[Mapping[str, Any]], phrase: str) -> Image.Image:
+    r"""
+    Draws the region that a phrase names on the image, with the phrase above it.
+
+    Args:
+        image (`PIL.Image.Image`):
+            The image.
+        found (`Sequence[Mapping]`):
+            What [`ground_phrase`] found, best first. The first region is outlined boldly, the others thinly.
+        phrase (`str`):
+            What is written at the first.
+    """
+    # A line of some pixels would hide what a small image shows.
+    scale = max(1, round(_DRAWN_SIDE / max(image.size)))
+    drawn = image.convert("RGB").resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
+    canvas = ImageDraw.Draw(drawn)
+    width = max(2, max(drawn.size) // 200)
+    font = ImageFont.load_default(max(12, max(drawn.size) // 30))
+    for record in [*found[1:], *found[:1]]:
+        is_best = record is found[0]
+        sides = [
+            min(max(side * scale, 0), limit - 1) for side, limit in zip(record["box"], drawn.size * 2, strict=True)
+        ]
+        if sides[0] >= sides[2] or sides[1] >= sides[3]:
+            continue
+        canvas.rectangle(sides, outline="#ff5a1f" if is_best else "#bbbbbb", width=2 * width if is_best else 1)
+        if is_best:
+            text = f"{drawable(phrase)[:60]} {record['score']:.0%}"
+            box = canvas.textbbox((sides[0], max(sides[1], 0)), text, font=font)
+            canvas.rectangle((box[0] - 2, box[1] - 2, box[2] + 4, box[3] + 4), fill="#ff5a1f")
+            canvas.text((sides[0], max(sides[1], 0)), text, fill="black", font=font)
+    return drawn
 
 
 @torch.no_grad()

@@ -13,6 +13,14 @@
 # limitations under the License.
 
 from .image_to_text import ImageToTextPipeline
+from .loaders import caption_settings, load_captioner, load_detector, load_sentence_encoder, load_space
 
 
-__all__ = ["ImageToTextPipeline"]
+__all__ = [
+    "ImageToTextPipeline",
+    "caption_settings",
+    "load_captioner",
+    "load_detector",
+    "load_sentence_encoder",
+    "load_space",
+]

@@ -14,15 +14,31 @@
 """The command line, as it is typed."""
 
 import json
+import os
 import re
+import shlex
 import sys
 
 import pytest
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import pipeline
 
 from hf_vg.cli import main
+from hf_vg.cli.inputs import ImageInputs
 from hf_vg.cli.program import parser
 from hf_vg.evaluation import caption_metrics
-from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space
+from tests.checkpoints import (
+    save_captioner,
+    save_detector,
+    save_encoder,
+    save_regions,
+    save_scnlm,
+    save_space,
+    save_spatial,
+)
 from tests.common import random_images
 
 
@@ -43,6 +59,15 @@ def captioner(folder):
     return save_captioner(folder / "captioner")
 
 
+@pytest.fixture(scope="module")
+def models(folder):
+    savers = {
+        "spatial": save_spatial, "scnlm": save_scnlm, "space": save_space, "regions": save_regions,
+        "encoder": save_encoder, "detector": save_detector,
+    }  # fmt: skip
+    return {name: save(folder / name) for name, save in savers.items()}
+
+
 def run(capsys, *arguments) -> tuple[int, str, str]:
     capsys.readouterr()
     code = main([str(argument) for argument in arguments])
@@ -58,9 +83,11 @@ def run_json(capsys, *arguments) -> list[dict]:
 def test_every_command_has_examples():
     commands = parser()._subparsers._group_actions[0].choices
     assert set(commands) == {"caption", "explain", "search", "ground", "evaluate", "app"}
-    epilogs = [command.epilog for command in commands.values()]
-    assert all("examples:" in epilog for epilog in epilogs)
-    assert sum(epilog.count("  hf-vg ") for epilog in epilogs) >= 12
+    for command in commands.values():
+        examples = re.findall(r"^  hf-vg .*(?:\n {6}.*)*", command.epilog, flags=re.M)
+        assert len(examples) >= 2
+        for example in examples:
+            parser().parse_args(shlex.split(example.replace("\\\n", " ").split("|")[0])[1:])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +105,8 @@ def test_wrong_usage_ends_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: hf-vg")
+    err = capsys.readouterr().err
+    assert err.startswith("hf-vg") and "error:" in err and err.count("\n") == 1
 
 
 def test_captions_of_files_folders_and_patterns(capsys, folder, captioner):
@@ -87,7 +115,7 @@ def test_captions_of_files_folders_and_patterns(capsys, folder, captioner):
     assert [record["image"] for record in records] == [str(photos / name) for name in ("0.png", "1.png", "more/2.png")]
     assert all(record["caption"] for record in records)
     code, out, err = run(capsys, "caption", f"{photos}/*.png", photos / "0.png", "--model", captioner)
-    assert code == 0 and "Captioning" in err  # progress
+    assert code == 0 and err == ""  # progress is shown in a terminal only
     assert out.splitlines() == [f"{record['image']}\t{record['caption']}" for record in records[:2]]
     (record,) = run_json(capsys, "caption", photos / "1.png", "--model", captioner, "--num_captions", 3)
     assert len(set(record["captions"])) == 3 and record["caption"] == record["captions"][0]
@@ -101,41 +129,173 @@ def test_what_fails_is_named_and_the_rest_is_done(capsys, folder, captioner):
     for name, problem in (
         ("broken.jpg", "cannot identify image file"),
         ("missing.jpg", "there is no such file or folder"),
-        ("*.webp", "no file matches this"),
+        ("*.webp", "no file matches this pattern"),
     ):
         assert re.search(rf"hf-vg: .*{re.escape(name)}: .*{problem}", err), err
     assert "hf-vg: 3 failed." in err
 
 
-def test_models_that_can_not_be_used_end_with_2(capsys, folder, captioner):
+def test_captions_are_those_of_the_pipeline(capsys, folder, captioner, models):
+    """Without flags the checkpoint's own generation settings hold, whichever they are."""
     photo = folder / "photos" / "0.png"
-    code, _, err = run(capsys, "caption", photo, "--model", folder / "nothing")
-    assert code == 2 and "nothing' can not be loaded" in err
-    code, _, err = run(capsys, "search", photo, "--model", captioner, "--query", "a")
-    assert code == 2 and "is a 'show_attend_tell'; search needs a 'vse_scnlm'" in err
-    code, _, err = run(capsys, "ground", photo, "--model", captioner, "--text", "a")
-    assert code == 2 and "regions need a 'grounded_visual_bert'" in err
-    code, _, err = run(capsys, "explain", photo, "--model", captioner, "--text", "a")
-    assert code == 2 and "give images, and no --text" in err
+    for name, model in (("captioner", captioner), ("spatial", models["spatial"]), ("scnlm", models["scnlm"])):
+        settings = transformers.GenerationConfig.from_pretrained(model)
+        for beams in (1, 4) if name != "scnlm" else (None,):
+            settings.num_beams = beams
+            settings.save_pretrained(model)
+            torch.manual_seed(0)
+            expected = pipeline("image-to-text", model=model)(str(photo))[0]["generated_text"]
+            torch.manual_seed(0)
+            (record,) = run_json(capsys, "caption", photo, "--model", model)
+            assert record["caption"] == expected
+    code, _, err = run(capsys, "caption", photo, "--model", models["scnlm"], "--num_beams", 3)
+    assert code == 2 and "has no beams" in err
+    records = run_json(capsys, "caption", photo, "--model", models["scnlm"], "--num_captions", 2)
+    assert len(set(records[0]["captions"])) == 2
 
 
-def test_explanations_of_every_kind(capsys, folder, captioner, tmp_path):
-    photo, regions = folder / "photos" / "0.png", save_regions(tmp_path / "regions")
-    encoder = save_encoder(tmp_path / "encoder")
-    output = tmp_path / "page.html"
+def test_models_that_cannot_be_used_end_with_2(capsys, folder, captioner, models, tmp_path):
+    photo = folder / "photos" / "0.png"
+    cases = (
+        (("caption", photo, "--model", folder / "nothing"), "there is no folder .*nothing"),
+        (("caption", photo, "--model", models["space"]), "does not write captions; use `hf-vg search`"),
+        (("caption", photo, "--model", models["regions"]), "does not write captions; use `hf-vg ground`"),
+        (("explain", photo, "--model", models["space"]), "does not write captions; use `hf-vg search`"),
+        (("search", photo, "--model", captioner, "--query", "a"), "use `hf-vg caption`"),
+        (("ground", photo, "--model", captioner, "--text", "a"), "is a show_attend_tell"),
+        (
+            ("ground", photo, "--model", models["regions"], "--text", "a", "--detector", captioner),
+            "not detect objects",
+        ),
+        (("explain", photo, "--model", captioner, "--text", "a"), "give images, and no --text"),
+        (("explain", photo, "--model", models["regions"]), "give images and --text"),
+        (("explain", photo, "--model", models["encoder"], "--text", "a"), "give --text, and no images"),
+    )
+    for arguments, message in cases:
+        output = ("--output", tmp_path / "x") if arguments[0] == "explain" else ()
+        code, out, err = run(capsys, *arguments, *output)
+        assert code == 2 and out == "" and re.search(message, err) and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("damage", ["missing", "not finite", "truncated", "no tokenizer"])
+def test_damaged_checkpoints_are_refused(damage, capsys, folder, tmp_path):
+    model = save_captioner(tmp_path)
+    file = tmp_path / "model.safetensors"
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "no tokenizer":
+        (tmp_path / "tokenizer.json").write_text("{")
+    else:
+        weights = load_file(file)
+        name = next(name for name in weights if "lm_head" in name)
+        if damage == "missing":
+            del weights[name]
+        else:
+            weights[name][0] = float("nan")
+        save_file(weights, file, {"format": "pt"})
+    code, out, err = run(capsys, "caption", folder / "photos", "--model", model)
+    assert code == 2 and out == "" and err.startswith("hf-vg: error: ") and "Traceback" not in err, err
+
+
+def test_checks_come_before_models_are_loaded(capsys, folder, captioner, monkeypatch, tmp_path):
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", None)
+    code, _, err = run(capsys, "caption", tmp_path / "missing.jpg", "--model", captioner)
+    assert code == 1 and "missing.jpg: there is no such file" in err
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path, tmp_path / "file" / "page.html"):
+        code, _, err = run(capsys, "explain", folder / "photos", "--model", captioner, "--output", output)
+        assert code == 2 and "--output" in err
+    code, _, err = run(
+        capsys, "ground", folder / "photos", "--model", "m", "--text", "a", "--output", tmp_path / "file"
+    )
+    assert code == 2 and "--output" in err
+
+
+def test_debug_shows_where(capsys, folder, tmp_path):
+    arguments = ["caption", str(folder / "photos"), "--model", str(tmp_path / "nothing")]
+    assert main(arguments) == 2
+    with pytest.raises(FileNotFoundError):
+        main([*arguments, "--debug"])
+
+
+def test_remote_code_needs_the_flag(capsys, folder, tmp_path, monkeypatch):
+    """Also where an answer to transformers' question is piped to standard input."""
+    model = tmp_path / "remote"
+    model.mkdir()
+    (model / "config.json").write_text(
+        json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}, "architectures": ["Mine"]})
+    )
+    (model / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for command in (["caption"], ["explain", "--output", tmp_path / "x"], ["search", "--query", "a"]):
+        code, _, err = run(capsys, command[0], folder / "photos", "--model", model, *command[1:])
+        assert code == 2 and "--trust_remote_code" in err
+    code, _, err = run(capsys, "ground", folder / "photos", "--model", model, "--text", "a", "--output", tmp_path)
+    assert code == 2 and not (tmp_path / "ran").exists()
+
+
+def test_names_are_printed_safely(capsys, folder, captioner, tmp_path):
+    name = "a\x1b[31m\n\udce9\u202e.png"
+    random_images(1, size=24)[0].save(tmp_path / "plain.png")
+    os.rename(tmp_path / "plain.png", tmp_path / name)
+    code, out, err = run(capsys, "caption", tmp_path, tmp_path / f"no{name}", "--model", captioner)
+    assert code == 1 and out.count("\n") == 1 and "a\\x1b[31m\\n\\udce9\\u202e.png\t" in out
+    assert r"noa\x1b[31m\n\udce9\u202e.png: no file matches" in err
+    code, out, _ = run(capsys, "caption", tmp_path, "--model", captioner, "--json")
+    assert out.count("\n") == 1 and out.isascii() and "\x1b" not in out
+    assert json.loads(out)["image"] == str(tmp_path / name)
+
+
+def test_one_file_that_needs_too_much_memory(capsys, folder, captioner, monkeypatch):
+    from hf_vg.data import images
+
+    open_image, photos = images.open_image, folder / "photos"
+
+    def hungry(path, *args, **kwargs):
+        if path.endswith("1.png"):
+            raise MemoryError
+        return open_image(path, *args, **kwargs)
+
+    monkeypatch.setattr(images, "open_image", hungry)
+    code, out, err = run(capsys, "caption", photos, "--model", captioner)
+    assert code == 1 and out.count("\n") == 2 and "1.png: MemoryError" in err
+
+
+def test_a_batch_that_fails_is_tried_one_by_one(folder, capsys):
+    def hungry(images):
+        if len(images) > 1 or images[0].getpixel((0, 0)) == first:
+            raise RuntimeError("can't allocate memory: you tried to allocate 9 bytes")
+        return [len(images)]
+
+    inputs = ImageInputs(quiet=True)
+    paths = inputs.paths([str(folder / "photos")])
+    first = random_images(3, size=24)[0].getpixel((0, 0))
+    results = list(inputs.results(hungry, paths, "Trying", batch_size=3))
+    assert [path for path, _, _ in results] == paths[1:] and inputs.failures == 1
+    assert "0.png: can't allocate memory" in capsys.readouterr().err
+
+
+def test_explanations_of_every_kind(capsys, folder, captioner, models, tmp_path):
+    photo, output = folder / "photos" / "0.png", tmp_path / "page.html"
     for arguments, shown in (
         ((photo, "--model", captioner), '"grid":[4,4]'),
-        ((photo, "--model", regions, "--text", "a red circle"), '"boxes":[[0.0,0.0,1.0,1.0]'),
-        (("--model", encoder, "--text", "a red circle"), '"words":["a","red","circle"'),
+        ((photo, "--model", models["scnlm"]), '"candidates":[{"words":'),
+        ((photo, "--model", models["regions"], "--text", "a red circle"), '"boxes":[[0.0,0.0,1.0,1.0]'),
+        (("--model", models["encoder"], "--text", "a red circle"), '"words":["a","red","circle"'),
     ):
         (record,) = run_json(capsys, "explain", *arguments, "--output", output)
         assert record["file"] == str(output) and record["words"]
         assert shown in output.read_text(encoding="utf-8")
         output.unlink()
+        if "candidates" in record:
+            assert len(record["candidates"]) == 3
+            assert all(len(c["words"]) == len(c["tags"]) for c in record["candidates"])
+    code, out, _ = run(capsys, "explain", photo, "--model", models["scnlm"], "--output", output)
+    assert code == 0 and len(re.findall(r"^-?\d\.\d{3}\t(\S+/\S+ ?)+$", out, flags=re.M)) == 3
 
 
-def test_search_by_sentence_and_by_sums(capsys, folder, tmp_path):
-    space, photos = save_space(tmp_path), folder / "photos"
+def test_search_by_sentence_and_by_sums(capsys, folder, models):
+    space, photos = models["space"], folder / "photos"
     hits = run_json(capsys, "search", photos, "--model", space, "--query", "a red circle", "--top", 2)
     assert [hit["rank"] for hit in hits] == [1, 2] and hits[0]["score"] >= hits[1]["score"]
     # An image is nearest to itself, and what is added and taken away again changes nothing.
@@ -148,20 +308,35 @@ def test_search_by_sentence_and_by_sums(capsys, folder, tmp_path):
     assert code == 2 and "broken.jpg" in err
 
 
-def test_grounding(capsys, folder, tmp_path):
-    regions, photo = save_regions(tmp_path), folder / "photos" / "0.png"
+def test_grounding(capsys, folder, models, tmp_path):
+    regions, photo = models["regions"], folder / "photos" / "0.png"
     boxes = tmp_path / "boxes.json"
     boxes.write_text(json.dumps({"0.png": [[0, 0, 12, 12], [6, 6, 24, 24]]}))
-    arguments = ("--model", regions, "--text", "a red circle is above", "--phrase", "red circle", "--boxes", boxes)
+    text = ("--model", regions, "--text", "a red circle is above", "--output", tmp_path / "drawn")
+    arguments = (*text, "--phrase", "red circle", "--boxes", boxes)
     (record,) = run_json(capsys, "ground", photo, *arguments, "--top", 5)
     assert record["phrase"] == "red circle" and len(record["regions"]) == 2
+    assert record["regions_from"] == "the given boxes"
     assert sum(region["score"] for region in record["regions"]) == pytest.approx(1, abs=1e-3)
-    code, out, _ = run(capsys, "ground", photo, "--model", regions, "--text", "a circle")
-    assert code == 0 and re.fullmatch(rf"{re.escape(str(photo))}\t0\.\d+\t\d+ \d+ \d+ \d+\n", out)
-    code, _, err = run(capsys, "ground", photo, *arguments[:4], "--phrase", "dog")
+    drawing = Image.open(record["file"])
+    # The winning box is outlined on the enlarged image.
+    scale = drawing.width // 24
+    left, top, right, bottom = (round(side * scale) for side in record["regions"][0]["box"])
+    assert drawing.getpixel((min(right, drawing.width) - 1, (top + bottom) // 2)) == (255, 90, 31)
+    code, out, err = run(capsys, "ground", photo, *text)
+    drawn = re.escape(str(tmp_path / "drawn" / "0.png"))
+    assert code == 0 and re.fullmatch(rf"{re.escape(str(photo))}\t0\.\d+\t\d+ \d+ \d+ \d+\t{drawn}\n", out)
+    assert err == "hf-vg: the regions are a 3 x 3 grid.\n"
+    code, out, err = run(
+        capsys, "ground", folder / "photos", *text, "--detector", models["detector"], "--threshold", 0
+    )
+    assert code == 0 and err == "hf-vg: the regions are 5 detected objects.\n" and len(out.splitlines()) == 3
+    code, _, err = run(capsys, "ground", photo, *text, "--detector", models["detector"], "--threshold", 1)
+    assert code == 0 and "a 3 x 3 grid, as the detector found nothing" in err
+    code, _, err = run(capsys, "ground", photo, *text, "--phrase", "dog")
     assert code == 2 and "'dog' is not in the text" in err
     code, _, err = run(capsys, "ground", folder / "photos" / "1.png", *arguments)
-    assert code == 2 and "has no boxes of" in err
+    assert code == 1 and "has no boxes for this image" in err
 
 
 def test_scores_of_what_caption_writes(capsys, folder, captioner, tmp_path, monkeypatch):
@@ -178,7 +353,7 @@ def test_scores_of_what_caption_writes(capsys, folder, captioner, tmp_path, monk
     assert run_json(capsys, "evaluate", captions, "--references", as_flickr) == [scores]
     monkeypatch.setattr("sys.stdin", captions.open())
     code, out, _ = run(capsys, "evaluate", "-", "--references", as_json, "--metrics", "diversity")
-    assert code == 0 and out.startswith("3 images\ndistinct1\t")
+    assert code == 0 and re.match(r"3 images\ndistinct words in all captions\t\d+\.\d%\n", out)
 
     captions.write_text(captions.read_text() + '{"image": "9.png", "caption": "a"}\nnot json\n')
     code, out, err = run(capsys, "evaluate", captions, "--references", as_json)
@@ -195,7 +370,7 @@ def test_app_says_what_it_needs(capsys, tmp_path, monkeypatch):
     pytest.importorskip("gradio", reason="the web demo needs Gradio: `pip install hf-vg[demo]`")
     code, _, err = run(capsys, "app", "--images", tmp_path)
     assert code == 2 and "There are no images in" in err
-    for name in ("hf_vg.app", "hf_vg.app.demo"):
+    for name in [name for name in sys.modules if name.startswith("hf_vg.app")]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, _, err = run(capsys, "app")

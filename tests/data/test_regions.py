@@ -104,14 +104,68 @@ class TestEntities:
         report = LoadingReport("test")
         assert load_flickr30k_entities(folder, images, report=report)["train"]["image_id"][:] == ["200"]
         (problem,) = report.problems
-        assert "train.txt:1: skipped: 100: there is no image '100.jpg'" in str(problem)
+        assert "train.txt:1: skipped: there is no image '100.jpg'" in str(problem)
         with pytest.raises(ValueError, match="100.jpg"):
             load_flickr30k_entities(folder, images, strict=True)
         (folder / "Annotations" / "200.xml").write_text("<annotation>")
-        with pytest.raises(ValueError, match="(?s)None of the 2 images of .*train.txt:2: skipped: 200: no element"):
+        with pytest.raises(ValueError, match="(?s)None of the 2 images of .*train.txt:2: skipped: .*200.xml: not XML"):
             load_flickr30k_entities(folder, images)
-        with pytest.raises(FileNotFoundError, match="none of train.txt"):
+        with pytest.raises(FileNotFoundError, match="no train.txt"):
             load_flickr30k_entities(images, images)
+
+    @pytest.mark.parametrize(
+        "annotation, reason",
+        [
+            ('<?xml version="1.0" encoding="klingon"?><annotation/>', "100.xml: not XML that can be read"),
+            ('<?xml version="1.0" encoding="utf-7"?><annotation/>', "100.xml: not XML that can be read"),
+            ("", "100.xml: not XML that can be read"),
+            ("<annotation>&#xD800;</annotation>", "100.xml: not XML that can be read"),
+            (ANNOTATION.replace("<name>2</name>", "<name></name>"), "100.xml: an object has an empty name"),
+            (ANNOTATION.replace("<name>2</name>", "<name> </name>"), "100.xml: an object has an empty name"),
+            (ANNOTATION.replace("{name}.jpg", "x" * 5000 + ".jpg"), "there is no image 'xxx"),
+            (ANNOTATION.replace("{name}.jpg", "../100.jpg"), "the image '../100.jpg' is not inside"),
+            (ANNOTATION.replace("{name}.jpg", "/etc/passwd"), "the image '/etc/passwd' is not inside"),
+            (ANNOTATION.replace("{name}.jpg", "."), "there is no image '.'"),
+        ],
+        ids=lambda value: value[-40:],
+    )
+    def test_one_bad_annotation_does_not_end_the_load(self, annotation, reason, tmp_path):
+        folder, images = write_entities(tmp_path)
+        (folder / "Annotations" / "100.xml").write_text(annotation.replace("{name}", "100"))
+        report = LoadingReport("test")
+        assert load_flickr30k_entities(folder, images, report=report)["train"]["image_id"][:] == ["200"]
+        (problem,) = report.problems
+        assert str(problem).startswith(f"{folder / 'train.txt'}:1: skipped: ") and reason in str(problem)
+        assert len(str(problem)) < 500
+        with pytest.raises(ValueError, match="train.txt:1"):
+            load_flickr30k_entities(folder, images, strict=True)
+
+    @pytest.mark.parametrize("line", ["[/EN#1/people A man", "[/EN#1/people A [/EN#2/other b]", "[/EN#1"])
+    def test_broken_mark_up_is_named_by_file_and_line(self, line, tmp_path):
+        folder, images = write_entities(tmp_path)
+        with open(folder / "Sentences" / "100.txt", "a") as file:
+            file.write(line)
+        report = LoadingReport("test")
+        load_flickr30k_entities(folder, images, report=report)
+        assert "100.txt:4: The mark-up is broken at character 0" in str(report)
+
+    @pytest.mark.parametrize("bad", ["inf", "-inf", "nan", "abc", "", "1e999", "1"])
+    def test_a_bad_box_is_left_out_and_named(self, bad, tmp_path):
+        folder, images = write_entities(tmp_path)
+        broken = ANNOTATION.format(name="100").replace("<xmax>11</xmax>", f"<xmax>{bad}</xmax>")
+        (folder / "Annotations" / "100.xml").write_text(broken)
+        report = LoadingReport("test")
+        row = load_flickr30k_entities(folder, images, report=report)["train"][0]
+        assert row["boxes"] == [[20, 3, 30, 13]]
+        assert "100.xml: repaired: box [1.0, 2.0" in str(report)
+
+    @pytest.mark.parametrize("name", ["../100", "/etc/passwd", "x" * 5000, "a/b"], ids=lambda name: name[:12])
+    def test_lists_name_images_and_not_paths(self, name, tmp_path):
+        folder, images = write_entities(tmp_path)
+        (folder / "train.txt").write_text(f"{name}\n\n200\n")
+        report = LoadingReport("test")
+        assert load_flickr30k_entities(folder, images, report=report)["train"]["image_id"][:] == ["200"]
+        assert "train.txt:1: skipped: " in str(report) and "is not the name of an image" in str(report)
 
     def test_scenes_have_the_same_schema(self):
         scenes = load_scenes(3, 0, 0, 32)["train"]
@@ -159,6 +213,30 @@ class TestParaphrases:
         ):
             load_paraphrases(file)
 
+    @pytest.mark.parametrize(
+        "row, message",
+        [
+            ("100,a dog", "csv:2: `original_phrase2` must be some words"),
+            ("100,,a cat,1", "csv:2: `original_phrase1` must be some words"),
+            ("100,a dog,a cat", "csv:2: `type_label` must be 0 to 4, got None"),
+            ("100,a dog,a cat,1.0", "csv:2: `type_label` must be 0 to 4, got '1.0'"),
+            ('100,a dog,"a cat,1\n200,a dog,a cat,1\n', "csv:3: not CSV that can be read"),
+            ('100,a dog,"a\ncat",1\n', "csv:3: `original_phrase2` must be some words on one line"),
+            ('100,"a" dog,a cat,1\n', "csv:2: not CSV that can be read"),
+            (f"100,{'x' * 200_000},a cat,1", "csv:2: not CSV that can be read"),
+            ("100,a dog,a \0 cat,1", "csv:2: "),
+            (b"100,a dog,caf\xe9,1", "csv:1: not UTF-8|csv:2: not UTF-8"),
+        ],
+        ids=lambda value: str(value)[-25:],
+    )
+    def test_a_bad_row_is_named(self, row, message, tmp_path):
+        file = tmp_path / "train_data.csv"
+        header = b"image,original_phrase1,original_phrase2,type_label\n"
+        file.write_bytes(header + (row if isinstance(row, bytes) else row.encode()))
+        with pytest.raises(ValueError, match=f"train_data.{message}") as error:
+            load_paraphrases(file)
+        assert len(str(error.value)) < 500
+
     @needs_shared("data", "vgp")
     def test_real_counts(self):
         train, validation = (load_paraphrases(SHARED / f"data/vgp/{name}_data.csv") for name in ("train", "val"))
@@ -189,15 +267,12 @@ class TestParaphrases:
         assert labels == {0, 3}
         assert find_phrase_pairs("a dogged man", "brown dogs", pairs, random.Random(0)) == []
 
-    def test_neighbours_are_exact(self, tmp_path):
+    def test_neighbours_are_exact(self):
         features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) + 100
-        nearest = nearest_images(features, 3, tmp_path / "cache" / "nearest.safetensors")
+        nearest = nearest_images(features, 3)
         for i in range(50):
             distances = [(float((features[i].double() - features[j].double()).norm()), j) for j in range(50) if j != i]
             assert nearest[i].tolist() == [j for _, j in sorted(distances)[:3]]
-        assert np.array_equal(nearest_images(features, 3, tmp_path / "cache" / "nearest.safetensors"), nearest)
-        changed = nearest_images(features.flip(0), 3, tmp_path / "cache" / "nearest.safetensors")
-        assert np.array_equal(changed, 49 - nearest[::-1])
         with pytest.raises(ValueError, match="two images or more, got 1"):
             nearest_images(features[:1])
 
@@ -265,16 +340,49 @@ class TestVqa:
         (row,) = load_vqa(questions, annotations, tmp_path)
         assert row["question"] == "What is it?" and row["answers"][-1] == "cat" and row["image"].size == (8, 6)
         assert load_vqa(questions, None, tmp_path)[0]["answers"] == []
-        with pytest.raises(FileNotFoundError, match="Question 10 .* about '7.png'"):
-            load_vqa(questions, annotations, tmp_path, file_name="{}.png")
+        (tmp_path / "COCO_val2014_000000000007.jpg").unlink()
+        with pytest.raises(
+            FileNotFoundError, match=r"q.json: questions\[0\]: there is no image 'COCO_val2014_0+7.jpg'"
+        ):
+            load_vqa(questions, annotations, tmp_path)
         (tmp_path / "a.json").write_text('{"annotations": []}')
         with pytest.raises(ValueError, match="no answers to question 10"):
             load_vqa(questions, annotations, tmp_path)
-        (tmp_path / "a.json").write_text("[")
-        with pytest.raises(ValueError, match="a.json is not JSON"):
-            load_vqa(questions, annotations, tmp_path)
-        with pytest.raises(ValueError, match="must be an object with 'annotations'"):
-            load_vqa(questions, questions, tmp_path)
+
+    @pytest.mark.parametrize(
+        "annotations, message",
+        [
+            ("[\n\n", "a.json:3: not JSON"),
+            ("[" * 100_000, "a.json: not JSON that can be read"),
+            ("9" * 5000, "a.json: not JSON that can be read"),
+            ("[]", "a.json must be an object, got a list"),
+            ("{}", "a.json has no 'annotations'"),
+            ('{"annotations": 3}', "'annotations' of .*a.json must be a list, got 3"),
+            ('{"annotations": [7]}', r"annotations\[0\] must be an object, got 7"),
+            ('{"annotations": [{"question_id": 10}]}', r"annotations\[0\] has no 'answers'"),
+            (
+                '{"annotations": [{"question_id": "10", "answers": []}]}',
+                "'question_id' .*must be an integer, got '10'",
+            ),
+            ('{"annotations": [{"question_id": true, "answers": []}]}', "'question_id' .*an integer, got True"),
+            ('{"annotations": [{"question_id": 1e400, "answers": []}]}', "'question_id' .*an integer, got inf"),
+            ('{"annotations": [{"question_id": 99999999999999999999, "answers": []}]}', "an integer, got a int"),
+            ('{"annotations": [{"question_id": 10, "answers": "yes"}]}', "'answers' .*must be a list, got 'yes'"),
+            (
+                '{"annotations": [{"question_id": 10, "answers": ["yes"]}]}',
+                r"answers\[0\] must be an object, got 'yes'",
+            ),
+            ('{"annotations": [{"question_id": 10, "answers": [{"answer": null}]}]}', "must be a string, got None"),
+            ('{"annotations": [{"question_id": 10, "answers": [{"answer": "\\ud800"}]}]}', "half of a surrogate pair"),
+        ],
+        ids=lambda value: value[-40:],
+    )
+    def test_wrong_types_are_named(self, annotations, message, tmp_path):
+        questions, file = self.write(tmp_path, ["yes"] * 10)
+        file.write_text(annotations)
+        with pytest.raises(ValueError, match=message) as error:
+            load_vqa(questions, file, tmp_path)
+        assert "a.json" in str(error.value) and len(str(error.value)) < 500
 
     @pytest.mark.parametrize(
         "answer, normal",
@@ -287,6 +395,10 @@ class TestVqa:
             ("yes, it is", "yes it is"),
             ("1,000", "1000"),
             ("2.5", "2.5"),
+            ("2.", "2"),
+            ("2. 5", "2 5"),
+            (".5", ".5"),
+            ("no.", "no"),
             ("  an  apple\n", "apple"),
             ("isnt", "isn't"),
         ],
@@ -346,10 +458,10 @@ class TestReferring:
         with pytest.raises(FileNotFoundError, match=r"no 'refs\(google\).p' .*it has \['refs\(unc\).p'\]"):
             load_referring(tmp_path, tmp_path, "google")
         (tmp_path / "nine.jpg").unlink()
-        with pytest.raises(FileNotFoundError, match="Reference 5 .*'nine.jpg'"):
+        with pytest.raises(FileNotFoundError, match="reference 5: there is no image 'nine.jpg'"):
             load_referring(tmp_path, tmp_path)
         missing = [{"ref_id": 5, "ann_id": 77, "image_id": 9, "split": "train", "sentences": []}]
-        with pytest.raises(ValueError, match="Reference 5 .* annotation 77"):
+        with pytest.raises(ValueError, match="reference 5 .* annotation 77"):
             load_referring(self.write(tmp_path, missing), tmp_path)
 
     def test_nothing_in_a_pickle_is_run(self, tmp_path):
@@ -359,12 +471,80 @@ class TestReferring:
 
         self.write(tmp_path)
         (tmp_path / "refs(unc).p").write_bytes(pickle.dumps([Evil()]))
-        with pytest.raises(ValueError, match="can not be read: it asks for .*plain data"):
+        with pytest.raises(ValueError, match="cannot be read: UnpicklingError: it asks for .*plain data"):
             load_referring(tmp_path, tmp_path)
         assert not (tmp_path / "was_run").exists()
-        (tmp_path / "refs(unc).p").write_bytes(b"")
-        with pytest.raises(ValueError, match="can not be read"):
+
+    @pytest.mark.parametrize(
+        "pickled",
+        [
+            *(b"", b"\x80", b"\x80\x63.", b"not a pickle", b"(lp0\n", b"I1", b".", b"0.", b"]K\x01a", b"h\x05."),
+            *(b"cos\nsystem\n.", b"N}R.", b"]Nb.", b"(N(t\x93.", b"P1\n.", b"V\\ud8\n.", b"L" + b"9" * 5000 + b"L\n."),
+            *(b"\x8e" + b"\xff" * 8 + b".", b"\x95" + b"\xff" * 8 + b"N.", b"Fabc\n.", b"S'a\n.", b"\x82\x01."),
+        ],
+        ids=str,
+    )
+    def test_a_damaged_pickle_is_named(self, pickled, tmp_path):
+        self.write(tmp_path)
+        (tmp_path / "refs(unc).p").write_bytes(pickled)
+        with pytest.raises(ValueError, match=r"refs\(unc\).p cannot be read: \w+: .+\.$|must hold a list") as error:
             load_referring(tmp_path, tmp_path)
+        assert len(str(error.value)) < 500
+
+    REF = {"ref_id": 5, "ann_id": 2, "image_id": 9, "split": "train", "sentences": [{"sent": "man"}]}
+
+    @pytest.mark.parametrize(
+        "refs, message",
+        [
+            ({"a": 1}, "must hold a list of references, got a dict"),
+            ([3], "reference 0 must be an object, got 3"),
+            ([{}], "reference 0 has no 'ref_id'"),
+            ([REF | {"ref_id": "5"}], "'ref_id' of .*reference 0 must be an integer, got '5'"),
+            ([REF | {"image_id": None}], "'image_id' of .* must be an integer, got None"),
+            ([REF | {"image_id": 10}], "annotation 2 of image 10"),
+            ([REF | {"split": 3}], "'split' of .*reference 5 must be a string, got 3"),
+            ([REF | {"sentences": "man"}], "'sentences' of .* must be a list, got 'man'"),
+            ([REF | {"sentences": ["man"]}], r"sentences\[0\] must be an object, got 'man'"),
+            ([REF | {"sentences": [{"sent": ["man"]}]}], "'sent' of .* must be a string, got a list"),
+            ([REF | {"sentences": [{"sent": "\ud800"}]}], "half of a surrogate pair"),
+        ],
+        ids=lambda value: str(value)[-40:].encode("ascii", "replace").decode(),
+    )
+    def test_wrong_references_are_named(self, refs, message, tmp_path):
+        with pytest.raises(ValueError, match=message) as error:
+            load_referring(self.write(tmp_path, refs), tmp_path)
+        assert "refs(unc).p" in str(error.value) and len(str(error.value)) < 500
+
+    @pytest.mark.parametrize(
+        "images, annotations, message",
+        [
+            (None, [], "'images' of .*instances.json must be a list, got None"),
+            ([{"id": 9}], [], r"images\[0\] has no 'file_name'"),
+            ([{"id": 9, "file_name": 3}], [], "'file_name' of .* must be a string, got 3"),
+            ([{"id": 9, "file_name": "x" * 5000}], None, "there is no image 'xxxxx"),
+            ([{"id": 9, "file_name": "../nine.jpg"}], None, "the image '../nine.jpg' is not inside"),
+            (
+                ...,
+                [{"id": 2, "image_id": 9, "bbox": [[1, 2], [3, 4]]}],
+                r"annotations\[0\] must be four finite numbers",
+            ),
+            (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, 3]}], "must be four finite numbers"),
+            (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, float("inf"), 3]}], "must be four finite numbers"),
+            (..., [{"id": 2, "image_id": 9, "bbox": "1234"}], "'bbox' of .* must be a list, got '1234'"),
+            (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, 0, 3]}], "reference 5 is to annotation 2 .* has no box"),
+            (..., [{"id": 2, "image_id": [9], "bbox": [1, 2, 3, 3]}], "'image_id' .* must be an integer, got a list"),
+        ],
+        ids=lambda value: str(value)[-40:],
+    )
+    def test_wrong_instances_are_named(self, images, annotations, message, tmp_path):
+        self.write(tmp_path)
+        instances = json.loads((tmp_path / "instances.json").read_text())
+        instances["images"] = instances["images"] if images is ... else images
+        instances["annotations"] = instances["annotations"] if annotations is None else annotations
+        (tmp_path / "instances.json").write_text(json.dumps(instances))
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+            load_referring(tmp_path, tmp_path)
+        assert len(str(error.value)) < 500
 
     def test_overlap(self):
         boxes = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [2, 2, 4, 4]])

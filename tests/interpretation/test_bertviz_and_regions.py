@@ -124,7 +124,7 @@ class TestRegions:
 
     def test_other_models_are_refused(self, tmp_path):
         spatial.tiny_model().save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="is a 'spatial_transformer_captioner'; regions need"):
+        with pytest.raises(ValueError, match="is a spatial_transformer_captioner .*use .hf-vg caption"):
             load_region_model(str(tmp_path))
 
 

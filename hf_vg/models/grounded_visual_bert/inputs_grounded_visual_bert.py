@@ -82,7 +82,7 @@ def check_boxes(boxes: Any, where: str, max_boxes: int = MAX_BOXES) -> np.ndarra
     for index, box in enumerate(boxes):
         try:
             numbers = np.asarray(box, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             numbers = np.zeros(0)
         if numbers.shape != (4,) or not np.isfinite(numbers).all():
             raise ValueError(f"Box {index} of {where} must be four finite numbers, got {str(box)[:80]}.")

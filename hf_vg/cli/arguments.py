@@ -1,0 +1,102 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What several commands share: arguments, and the files and models that they name."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .output import UsageError
+
+
+def add_generation(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--num_beams", type=positive, help="beams; 1 is greedy (as the checkpoint says)")
+    command.add_argument("--batch_size", type=positive, default=8, help="images at a time (%(default)s)")
+
+
+def add_regions(command: argparse.ArgumentParser) -> None:
+    regions = command.add_mutually_exclusive_group()
+    regions.add_argument(
+        "--boxes",
+        help="JSON of [left, top, right, bottom] in pixels: a list, or an object of lists by image (a 3 x 3 grid)",
+    )
+    regions.add_argument("--detector", help="an object-detection model of transformers that finds the regions")
+    command.add_argument("--threshold", type=share, default=0.2, help="lowest score of a detection (%(default)s)")
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1000000, got {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text!r}")
+    return value
+
+
+def read_text(path: str) -> str:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{path} is not a regular file.")
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8, at byte {error.start}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"{path!r} cannot be read: {error}.") from error
+
+
+def read_json(path: str) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+
+
+def read_boxes(args: argparse.Namespace) -> Callable[[str], Any]:
+    """The function that gives the boxes of an image by its path. The file of `--boxes` is read once."""
+    if args.boxes is None:
+        return lambda path: None
+    boxes = read_json(args.boxes)
+    if not isinstance(boxes, dict | list):
+        raise UsageError(f"{args.boxes} must hold a list of boxes, or an object of such lists by image.")
+
+    def boxes_of(path: str) -> Any:
+        if isinstance(boxes, list):
+            return boxes
+        found = boxes.get(path, boxes.get(os.path.basename(path)))
+        if found is None:
+            raise ValueError(f"{args.boxes} has no boxes for this image.")
+        return found
+
+    return boxes_of
+
+
+def load_detector(args: argparse.Namespace):
+    """The `pipeline("object-detection")` of `--detector`, if it is given."""
+    if args.detector is None:
+        return None
+    from ..pipelines import load_detector
+
+    return load_detector(args.detector, args.trust_remote_code)

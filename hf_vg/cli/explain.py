@@ -1,0 +1,130 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""`hf-vg explain`."""
+
+import argparse
+
+from .arguments import add_generation, add_regions, load_detector, read_boxes
+from .inputs import ImageInputs
+from .output import UsageError, check_output, note, printable, say
+
+
+SUMMARY = "Make an HTML file that shows where words look, or which captions were considered"
+EXAMPLES = """\
+  hf-vg explain photos/ --model outputs/show_attend_tell_scenes --output looks.html
+  hf-vg explain photos/ --model outputs/scnlm_scenes
+  hf-vg explain dog.jpg --model outputs/vgp_rollout_scenes --text "a dog with a ball" --boxes boxes.json
+  hf-vg explain --model outputs/grounded_encoder_scenes --text "two dogs play" --text "a cat sleeps\""""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--text", action="append", help="a text whose words look; may be given several times")
+    command.add_argument("--output", default="explanation.html", help="the file (%(default)s)")
+    add_regions(command)
+    add_generation(command)
+
+
+def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    check_output(args.output)
+    paths = inputs.paths(args.images)
+    if args.images and not paths:
+        return
+    from ..interpretation import save_html
+    from ..loading import load_config
+
+    config = load_config(args.model, trust_remote_code=args.trust_remote_code)
+    architecture = next(iter(config.architectures or []), "")
+    if config.model_type == "self_attn_grounded_encoder":
+        if not args.text or args.images:
+            raise UsageError("A sentence encoder explains sentences: give --text, and no images.")
+        examples = of_sentences(args)
+    elif config.model_type == "grounded_visual_bert":
+        if not args.text or not args.images:
+            raise UsageError("A grounded_visual_bert explains what words see: give images and --text.")
+        examples = of_regions(args, inputs, paths)
+    else:
+        load_config(args.model, "captions", args.trust_remote_code)
+        if args.text or not args.images:
+            raise UsageError("A captioner explains captions that it writes: give images, and no --text.")
+        is_scnlm = architecture == "VseScnlmForConditionalGeneration"
+        examples = (of_candidates if is_scnlm else of_captions)(args, inputs, paths)
+    if not examples:
+        inputs.fail(args.output, "not written, as there is nothing to show")
+        return
+    save_html(examples, args.output)
+    for example in examples:
+        record = {"image": example.get("name"), "words": example["words"], "file": args.output}
+        if "candidates" in example:
+            record["candidates"] = example["candidates"]
+            for candidate in example["candidates"] if not args.json else []:
+                pairs = zip(candidate["words"], candidate["tags"], strict=True)
+                say(args, {}, f"{candidate['score']:.3f}", " ".join(f"{word}/{tag}" for word, tag in pairs))
+            if not args.json:
+                continue
+        say(args, {key: value for key, value in record.items() if value is not None}, " ".join(example["words"]))
+    note(args, f"{len(examples)} explained in {printable(args.output)}: open it in a browser.")
+
+
+def of_sentences(args: argparse.Namespace) -> list[dict]:
+    from ..interpretation import attention_of_sentences
+    from ..pipelines import load_sentence_encoder
+
+    return attention_of_sentences(*load_sentence_encoder(args.model, args.trust_remote_code), args.text)
+
+
+def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    from ..interpretation import find_regions, load_region_model, regions_of_words
+
+    boxes_of = read_boxes(args)
+    model, processor = load_region_model(args.model, args.trust_remote_code)
+    detector = load_detector(args)
+    examples = []
+    for path, image in inputs.images(paths, "Looking"):
+        try:
+            boxes, _ = find_regions(processor, image, boxes_of(path), detector, args.threshold)
+            found = [regions_of_words(model, processor, image, text, boxes) for text in args.text]
+        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+            inputs.fail(path, error)
+        else:
+            examples += [{**example, "name": path} for example in found]
+    return examples
+
+
+def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    from ..interpretation import caption_examples
+    from ..pipelines import caption_settings, load_captioner
+
+    captioner = load_captioner(args.model, args.trust_remote_code)
+    settings = caption_settings(captioner, num_beams=args.num_beams)
+
+    def write(images):
+        return caption_examples(captioner, images, batch_size=args.batch_size, **settings)
+
+    found = inputs.results(write, paths, "Captioning", args.batch_size)
+    return [{**records[0], "name": path} for path, _, records in found]
+
+
+def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    from ..interpretation import caption_candidates
+    from ..pipelines import caption_settings, load_captioner
+
+    captioner = load_captioner(args.model, args.trust_remote_code)
+    caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
+
+    def write(images):
+        pixels = captioner.image_processor(images=images, return_tensors="pt")["pixel_values"]
+        return caption_candidates(captioner.model, captioner.tokenizer, pixel_values=pixels)
+
+    found = inputs.results(write, paths, "Captioning", args.batch_size)
+    return [{"image": i, "name": path, "words": c[0]["words"], "candidates": c} for path, i, c in found]

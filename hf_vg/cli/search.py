@@ -1,0 +1,68 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""`hf-vg search`."""
+
+import argparse
+
+from .arguments import positive
+from .inputs import ImageInputs
+from .output import UsageError, say
+
+
+SUMMARY = "Find images by a sentence, by an image, or by sums of them"
+EXAMPLES = """\
+  hf-vg search photos/ --model outputs/vse_scenes --query "a red circle"
+  hf-vg search photos/ --model outputs/vse_scenes --image car.jpg --minus blue --plus red --top 3"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--query", help="the sentence to begin with")
+    command.add_argument("--image", help="the image to begin with")
+    command.add_argument("--plus", action="append", default=[], metavar="TEXT", help="words to add")
+    command.add_argument("--minus", action="append", default=[], metavar="TEXT", help="words to take away")
+    command.add_argument("--top", type=positive, default=5, help="images to show (%(default)s)")
+    command.add_argument("--batch_size", type=positive, default=16, help="images at a time (%(default)s)")
+
+
+def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    if (args.query is None) == (args.image is None):
+        raise UsageError("Give one of --query and --image to begin with.")
+    texts = [*([args.query] if args.query is not None else []), *args.plus, *args.minus]
+    if not all(text.strip() for text in texts):
+        raise UsageError("A text of --query, --plus or --minus is empty.")
+    paths = inputs.paths(args.images)
+    if not paths:
+        return
+    import torch
+
+    from ..data.images import open_image
+    from ..pipelines import load_space
+
+    image = None if args.image is None else open_image(args.image)
+    space = load_space(args.model, args.trust_remote_code)
+    query = space.text(args.query) if image is None else space.image(image)
+    for text in args.plus:
+        query = query + text
+    for text in args.minus:
+        query = query - text
+    encoded = inputs.results(space.encode_images, paths, "Encoding", args.batch_size)
+    names, vectors = [], []
+    for path, _, vector in encoded:
+        names.append(path)
+        vectors.append(vector)
+    if not names:
+        return
+    for rank, hit in enumerate(space.search(query, torch.stack(vectors), args.top), 1):
+        record = {"rank": rank, "image": names[hit["index"]], "score": round(hit["score"], 4)}
+        say(args, record, f"{record['score']:.4f}", record["image"])

@@ -1,0 +1,47 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The captions that a structure-content language model considered, with their tags."""
+
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def caption_candidates(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int = 3, **inputs
+) -> list[list[dict[str, Any]]]:
+    r"""
+    The best captions of images or vectors. To be drawn by [`plot_candidates`] and [`save_html`].
+
+    Args:
+        model ([`PreTrainedModel`]):
+            A [`VseScnlmForConditionalGeneration`].
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            Its tokenizer.
+        number (`int`, *optional*, defaults to 3):
+            Candidates per image.
+        inputs:
+            Of `generate`: `pixel_values`, `image_features` or `content_embeds`.
+
+    Returns:
+        `list[list[dict]]`: For each image its candidates, best first: their `words`, `tags` and `score`.
+    """
+    inputs = {name: value.to(model.device) for name, value in inputs.items()}
+    output = model.generate(**inputs, num_return_sequences=number, return_dict_in_generate=True)
+    candidates = []
+    for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores.tolist(), strict=True):
+        words = tokenizer.convert_ids_to_tokens([id for id in ids.tolist() if id not in tokenizer.all_special_ids])
+        tags = [model.config.tags[tag] for tag in tag_ids[: len(words)]]
+        candidates.append({"words": words, "tags": tags, "score": score})
+    return [candidates[start : start + number] for start in range(0, len(candidates), number)]

@@ -1,0 +1,109 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Loads what a task needs from a checkpoint: for the command line, the app and the recipes."""
+
+from typing import Any
+
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForObjectDetection,
+    AutoTokenizer,
+    Pipeline,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    pipeline,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING
+
+from ..loading import find_checkpoint, load_checkpoint, load_config
+from ..models.vse_scnlm import VseScnlmProcessor, VseScnlmSpace
+from .image_to_text import ImageToTextPipeline
+
+
+def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:
+    r"""
+    Loads any captioner as a `pipeline("image-to-text")`. A checkpoint that does not write captions, lacks weights or
+    is damaged is refused with one sentence.
+
+    Args:
+        name_or_path (`str`):
+            The folder of a checkpoint, or a model on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+    """
+    model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code)
+    parts = {
+        "tokenizer": _load_part(AutoTokenizer, name_or_path, trust_remote_code),
+        "image_processor": _load_part(AutoImageProcessor, name_or_path, trust_remote_code),
+    }
+    return ImageToTextPipeline(model=model, task="image-to-text", **parts)
+
+
+def caption_settings(
+    captioner: ImageToTextPipeline, num_captions: int = 1, num_beams: int | None = None
+) -> dict[str, Any]:
+    r"""
+    What to give `generate` besides the checkpoint's own settings, which hold unless something else is asked for.
+
+    Args:
+        captioner ([`ImageToTextPipeline`]):
+            The captioner.
+        num_captions (`int`, *optional*, defaults to 1):
+            How many captions to write per image. Without sampling, the search needs at least as many beams.
+        num_beams (`int`, *optional*):
+            Beams of the search, 1 for greedy search. The checkpoint's by default.
+    """
+    own = captioner.model.generation_config
+    settings = {} if num_captions == 1 else {"num_return_sequences": num_captions}
+    if captioner.model.config.model_type == "vse_scnlm":
+        if num_beams is not None:
+            raise ValueError("an SC-NLM ranks many candidates and has no beams: leave out the number of beams.")
+        return settings
+    if num_beams is not None:
+        settings["num_beams"] = max(num_beams, num_captions)
+    elif num_captions > (own.num_beams or 1) and not own.do_sample:
+        settings["num_beams"] = num_captions
+    return settings
+
+
+def load_space(name_or_path: str, trust_remote_code: bool = False) -> VseScnlmSpace:
+    """Loads the joint space of images and sentences of a `vse_scnlm`, as [`load_captioner`] loads captioners."""
+    model = load_checkpoint(name_or_path, "search", trust_remote_code=trust_remote_code)
+    return VseScnlmSpace(model, _load_part(VseScnlmProcessor, name_or_path, trust_remote_code))
+
+
+def load_sentence_encoder(
+    name_or_path: str, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a sentence encoder and its tokenizer, as [`load_captioner`] loads captioners."""
+    model = load_checkpoint(name_or_path, "sentences", trust_remote_code=trust_remote_code)
+    return model, _load_part(AutoTokenizer, name_or_path, trust_remote_code)
+
+
+def load_detector(name_or_path: str, trust_remote_code: bool = False) -> Pipeline:
+    """Loads any object detector of transformers as a `pipeline("object-detection")`."""
+    config = load_config(name_or_path, trust_remote_code=trust_remote_code)
+    if type(config) not in MODEL_FOR_OBJECT_DETECTION_MAPPING:
+        raise ValueError(f"{name_or_path} is a {config.model_type}, which does not detect objects.")
+    model = load_checkpoint(name_or_path, model_class=AutoModelForObjectDetection, trust_remote_code=trust_remote_code)
+    image_processor = _load_part(AutoImageProcessor, name_or_path, trust_remote_code)
+    return pipeline("object-detection", model=model, image_processor=image_processor)
+
+
+def _load_part(auto_class: Any, name_or_path: str, trust_remote_code: bool) -> Any:
+    try:
+        return auto_class.from_pretrained(find_checkpoint(name_or_path), trust_remote_code=trust_remote_code)
+    except Exception as error:  # broken files are reported in many ways
+        part = auto_class.__name__.removeprefix("Auto")
+        raise ValueError(f"the {part} of {name_or_path} cannot be loaded: {error}") from error

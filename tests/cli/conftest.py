@@ -1,0 +1,25 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Commands hush other libraries, which later tests may want to hear."""
+
+import pytest
+import transformers
+
+
+@pytest.fixture(autouse=True)
+def verbosity():
+    before = transformers.logging.get_verbosity()
+    yield
+    transformers.logging.set_verbosity(before)
+    transformers.logging.enable_progress_bar()
