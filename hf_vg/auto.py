@@ -28,8 +28,6 @@ from transformers.models.auto import modeling_auto
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ._compat import let_image_to_text_through
-from .hub.publishing import publish_model, publish_processor
-from .hub.remote_code import register_code
 from .models import (
     grounded_visual_bert,
     self_attn_grounded_encoder,
@@ -105,11 +103,8 @@ def register() -> None:
         AutoConfig.register(config_class.model_type, config_class)
         for auto_class, model_class in models:
             auto_class.register(config_class, model_class)
-            register_code(model_class, auto_class.__name__)
-            publish_model(model_class)
         if processor_class is not None:
             AutoProcessor.register(config_class, processor_class)
-            publish_processor(processor_class)
     for task, pipeline_class, auto_class, modality in PIPELINES:
         PIPELINE_REGISTRY.register_pipeline(task, pipeline_class, pt_model=auto_class, type=modality)
     # The zero-shot pipeline looks here for the models it supports, and logs an error about any other.

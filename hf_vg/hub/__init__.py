@@ -12,8 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+from ..models.publishing import upload_folder
 from .cards import Run, model_card
-from .publishing import checkpoint_folder, upload_folder
+from .resuming import checkpoint_folder
 
 
 __all__ = ["Run", "checkpoint_folder", "model_card", "upload_folder"]

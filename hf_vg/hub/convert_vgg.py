@@ -28,10 +28,10 @@ import torch
 from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 
+from ..models.publishing import upload_folder
 from ..models.vgg.configuration_vgg import VGG_DEPTHS, VggConfig
 from .cards import Run, model_card
 from .conversion import converter_parser, new_folder, read_state_dict
-from .publishing import upload_folder
 
 
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:

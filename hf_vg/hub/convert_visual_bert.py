@@ -37,9 +37,9 @@ from ..data.features import load_backbone
 from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
 from ..models.grounded_visual_bert.modeling_grounded_visual_bert import GroundedVisualBertModel
 from ..models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
+from ..models.publishing import upload_folder
 from .cards import Run, model_card
 from .conversion import converter_parser, new_folder, read_state_dict
-from .publishing import upload_folder
 
 
 # Parts of names in the authors' code, and in transformers'.

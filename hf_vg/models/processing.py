@@ -18,6 +18,8 @@ from typing import Any
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs, ProcessingKwargs, ProcessorMixin, TextKwargs, Unpack
 
+from .publishing import PublishedProcessorMixin
+
 
 # A processor that takes other texts than `text` names them in its signature; the last two are for chat models.
 _OTHER_TEXTS = {"text_pair", "text_target", "text_pair_target"}
@@ -30,7 +32,7 @@ class PaddedTextKwargs(ProcessingKwargs, total=False):
     _defaults = {"text_kwargs": {"padding": True, "truncation": True, "return_token_type_ids": False}}
 
 
-class ImageAndTextProcessor(ProcessorMixin):
+class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
     """An image processor and a fast tokenizer. Subclasses say what they make of images and texts."""
 
     valid_processor_kwargs = PaddedTextKwargs

@@ -30,7 +30,8 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
 from ..hub.cards import Run, model_card
-from ..hub.publishing import CARD, LAST_CHECKPOINT, checkpoint_folder, upload_folder
+from ..hub.resuming import LAST_CHECKPOINT, checkpoint_folder
+from ..models.publishing import CARD, upload_folder
 from .checkpoints import SETTINGS_NAME
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_vg.hub import model_card
 from tests.hub.checkpoints import checkpoints
 from tests.hub.environment import Environment
 
@@ -26,8 +27,10 @@ def stranger(tmp_path_factory) -> Environment:
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory) -> Path:
-    """A folder with a folder of each model."""
+    """A folder with a folder of each model, with the card that recipes write."""
     folder = tmp_path_factory.mktemp("published")
     for name, checkpoint in checkpoints().items():
+        (folder / name).mkdir()
+        model_card(checkpoint.model, str(folder / name)).save(folder / name / "README.md")
         checkpoint.save(folder / name)
     return folder

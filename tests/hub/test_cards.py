@@ -19,9 +19,9 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from hf_vg.auto import FAMILIES
 from hf_vg.hub.card_texts import DATASETS, METRICS, MODELS
 from hf_vg.hub.cards import Run, model_card
-from hf_vg.hub.remote_code import _AUTO_CLASSES
 from tests.hub.checkpoints import checkpoints
 from tests.models import test_modeling_grounded_visual_bert as grounded_visual_bert
 from tests.models import test_modeling_show_attend_tell as show_attend_tell
@@ -34,10 +34,7 @@ def snippet(card: ModelCard | str) -> str:
 
 
 def test_every_published_class_has_texts():
-    published = {
-        cls.__name__ for family in _AUTO_CLASSES.values() for auto, cls in family.items() if auto != "AutoConfig"
-    }
-    assert published == set(MODELS)
+    assert {model_class.__name__ for *_, models in FAMILIES for _, model_class in models} == set(MODELS)
 
 
 @pytest.mark.parametrize("name", checkpoints())
@@ -88,6 +85,7 @@ def test_front_matter_is_valid_and_nothing_is_left_open(name, tmp_path):
 def test_models_that_see_no_pixels_have_a_snippet_that_runs(model, tmp_path, capsys):
     torch.manual_seed(0)
     model = model()
+    model_card(model, str(tmp_path)).save(tmp_path / "README.md")
     model.save_pretrained(tmp_path)
     if model.config.model_type == "grounded_visual_bert":
         grounded_visual_bert.tiny_processor(tmp_path).save_pretrained(tmp_path)
@@ -103,6 +101,19 @@ def test_a_card_of_its_owner_is_kept(tmp_path):
     (tmp_path / "README.md").write_text("Mine.")
     checkpoints()["vgg"].model.save_pretrained(tmp_path)
     assert (tmp_path / "README.md").read_text() == "Mine."
+
+
+@pytest.mark.parametrize("name", checkpoints())
+def test_a_model_saved_by_its_user_has_a_short_card_whose_code_runs(name, tmp_path, capsys):
+    checkpoint = checkpoints()[name]
+    checkpoint.save(tmp_path)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.library_name == "transformers" and card.data.pipeline_tag
+    assert card.data.tags == ["hf_vg", checkpoint.model.config.model_type]
+    code = snippet(card)
+    assert str(tmp_path) in code and "trust_remote_code=True" in code
+    exec(code.replace(", trust_remote_code=True", ""), {})
+    assert capsys.readouterr().out.strip()
 
 
 def test_datasets_of_the_hub_and_of_nobody():

@@ -29,6 +29,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..image_encoder import spare_backbone
+from ..publishing import PublishedModelMixin
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 from .functional_grounded_visual_bert import repeat_images
 from .regions_grounded_visual_bert import GroundedVisualBertRegionEncoder
@@ -227,8 +228,19 @@ class GroundedVisualBertPooler(nn.Module):
         return torch.tanh(self.dense(hidden_states[:, 0]))
 
 
-class GroundedVisualBertPreTrainedModel(PreTrainedModel):
+class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: GroundedVisualBertConfig
+    auto_map = {
+        "AutoConfig": "configuration_grounded_visual_bert.GroundedVisualBertConfig",
+        "AutoModel": "modeling_grounded_visual_bert.GroundedVisualBertModel",
+        "AutoModelForPreTraining": "modeling_grounded_visual_bert_tasks.GroundedVisualBertForVGP",
+        "AutoModelForVisualQuestionAnswering": (
+            "modeling_grounded_visual_bert_tasks.GroundedVisualBertForQuestionAnswering"
+        ),
+        "AutoModelForTokenClassification": (
+            "modeling_grounded_visual_bert_tasks.GroundedVisualBertForReferringExpression"
+        ),
+    }
     base_model_prefix = "visual_bert"
     main_input_name = "input_ids"
     input_modalities = ("image", "text")

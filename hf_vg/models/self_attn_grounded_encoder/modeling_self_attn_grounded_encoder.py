@@ -28,6 +28,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..distributed import gather_rows
 from ..image_encoder import ImageEncoder
+from ..publishing import PublishedModelMixin
 from .configuration_self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
 from .kernels_self_attn_grounded_encoder import run_lstm
 
@@ -99,8 +100,13 @@ class SelfAttnGroundedEncoderDecoder(nn.Module):
         return run_lstm(self.lstm, embeddings, lengths, constant=sentence, state=state)[0]
 
 
-class SelfAttnGroundedEncoderPreTrainedModel(PreTrainedModel):
+class SelfAttnGroundedEncoderPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: SelfAttnGroundedEncoderConfig
+    auto_map = {
+        "AutoConfig": "configuration_self_attn_grounded_encoder.SelfAttnGroundedEncoderConfig",
+        "AutoModel": "modeling_self_attn_grounded_encoder.SelfAttnGroundedEncoderModel",
+        "AutoModelForPreTraining": "modeling_self_attn_grounded_encoder.SelfAttnGroundedEncoderForPreTraining",
+    }
     config_class = SelfAttnGroundedEncoderConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"

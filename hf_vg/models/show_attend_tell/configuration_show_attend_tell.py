@@ -20,6 +20,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from ..publishing import PublishedConfigMixin
 from ..vgg.configuration_vgg import (
     VggConfig,
     check_num_labels,
@@ -34,7 +35,7 @@ from ..vgg.configuration_vgg import (
 
 
 @strict
-class ShowAttendTellConfig(PreTrainedConfig):
+class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of Show, Attend and Tell (Xu et al., 2015). The defaults are the authors' settings for COCO.
 

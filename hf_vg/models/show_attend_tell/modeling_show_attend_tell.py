@@ -25,6 +25,7 @@ from transformers.utils import TransformersKwargs
 
 from ..generation import CaptionGenerationMixin
 from ..image_encoder import ImageEncoder
+from ..publishing import PublishedModelMixin
 from .configuration_show_attend_tell import ShowAttendTellConfig
 
 
@@ -414,8 +415,13 @@ def longest_first(
     return image_order, rows.flatten(), torch.cat(positions), shapes
 
 
-class ShowAttendTellPreTrainedModel(PreTrainedModel):
+class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: ShowAttendTellConfig
+    auto_map = {
+        "AutoConfig": "configuration_show_attend_tell.ShowAttendTellConfig",
+        "AutoModel": "modeling_show_attend_tell.ShowAttendTellModel",
+        "AutoModelForImageTextToText": "modeling_show_attend_tell.ShowAttendTellForConditionalGeneration",
+    }
     config_class = ShowAttendTellConfig
     base_model_prefix = "model"
     main_input_name = "pixel_values"

@@ -20,11 +20,12 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from ..publishing import PublishedConfigMixin
 from ..vgg.configuration_vgg import VGG_DEPTHS, VggConfig
 
 
 @strict
-class SpatialTransformerCaptionerConfig(PreTrainedConfig):
+class SpatialTransformerCaptionerConfig(PublishedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the image-to-text Transformer with spatial self-attention (Springenberg et al., 2018). The
     defaults are the authors' settings for COCO.

@@ -38,6 +38,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..generation import CaptionGenerationMixin
+from ..publishing import PublishedModelMixin
 from ..vgg.modeling_vgg import VggBackbone
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
 
@@ -241,8 +242,15 @@ class SpatialTransformerCaptionerDecoderLayer(nn.Module):
         return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
 
 
-class SpatialTransformerCaptionerPreTrainedModel(PreTrainedModel):
+class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: SpatialTransformerCaptionerConfig
+    auto_map = {
+        "AutoConfig": "configuration_spatial_transformer.SpatialTransformerCaptionerConfig",
+        "AutoModel": "modeling_spatial_transformer.SpatialTransformerCaptionerModel",
+        "AutoModelForImageTextToText": (
+            "modeling_spatial_transformer.SpatialTransformerCaptionerForConditionalGeneration"
+        ),
+    }
     base_model_prefix = "model"
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")

@@ -23,6 +23,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from ..publishing import PublishedModelMixin
 from .configuration_vgg import VggConfig
 
 
@@ -67,8 +68,13 @@ class VggStage(nn.Module):
         return hidden_states
 
 
-class VggPreTrainedModel(PreTrainedModel):
+class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: VggConfig
+    auto_map = {
+        "AutoConfig": "configuration_vgg.VggConfig",
+        "AutoModel": "modeling_vgg.VggBackbone",
+        "AutoBackbone": "modeling_vgg.VggBackbone",
+    }
     base_model_prefix = "vgg"
     main_input_name = "pixel_values"
     input_modalities = ("image",)

@@ -20,6 +20,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from ..publishing import PublishedConfigMixin
 from ..vgg.configuration_vgg import VggConfig
 
 
@@ -28,7 +29,7 @@ PAD_TAG, EOS_TAG, UNK_TAG = "<pad>", "<eos>", "<unk>"
 
 
 @strict
-class VseScnlmConfig(PreTrainedConfig):
+class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the joint space of images and sentences and of the structure-content language model (SC-NLM) that
     decodes from it (Kiros et al., 2014). The defaults are the paper's; where it gives none, those of the authors' code

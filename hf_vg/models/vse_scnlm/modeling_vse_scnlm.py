@@ -26,6 +26,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..distributed import gather_rows
 from ..image_encoder import ImageEncoder
+from ..publishing import PublishedModelMixin
 from .configuration_vse_scnlm import VseScnlmConfig
 
 
@@ -75,8 +76,14 @@ class VseScnlmTextEncoder(nn.Module):
         return embeddings, states, states[torch.arange(len(states), device=states.device), last]
 
 
-class VseScnlmPreTrainedModel(PreTrainedModel):
+class VseScnlmPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: VseScnlmConfig
+    auto_map = {
+        "AutoConfig": "configuration_vse_scnlm.VseScnlmConfig",
+        "AutoModel": "modeling_vse_scnlm.VseScnlmModel",
+        "AutoModelForZeroShotImageClassification": "modeling_vse_scnlm.VseScnlmModel",
+        "AutoModelForImageTextToText": "modeling_scnlm.VseScnlmForConditionalGeneration",
+    }
     base_model_prefix = "model"
     main_input_name = "input_ids"
     input_modalities = ("image", "text")
