@@ -31,21 +31,17 @@ from tqdm.auto import tqdm
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import caption_is_true, load_caption_data, seen_box
+from hf_vg.data import caption_is_true, entities_of, load_caption_data, seen_box
 from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import caption_examples
 from hf_vg.reports import write_report
-from hf_vg.training import CaptionReportArguments, entities_of, parse_arguments, use_all_cores
+from hf_vg.training import CaptionReportArguments, run_recipe, start_recipe, tiny_captioner
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "caption_report_scenes.yaml"
-    (args,) = parse_arguments((CaptionReportArguments,), default_config)
-    use_all_cores()
-    if not Path(args.checkpoint, "config.json").exists() and args.checkpoint == CaptionReportArguments.checkpoint:
-        raise SystemExit(
-            f"error: there is no checkpoint in {args.checkpoint!r}: run recipes/train_captioner.py first."
-        )
+    needs = {"checkpoint": ("run recipes/train_captioner.py first", tiny_captioner)}
+    (args,) = start_recipe((CaptionReportArguments,), default_config, needs)
     decoding = {"num_beams": args.num_beams}
     if args.length_penalty is not None:
         decoding["length_penalty"] = args.length_penalty
@@ -109,4 +105,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -29,15 +29,13 @@ from pathlib import Path
 from hf_vg import VseScnlmSpace
 from hf_vg.data import load_caption_data
 from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
-from hf_vg.training import RetrievalArguments, encode_rows, parse_arguments, use_all_cores
+from hf_vg.training import RetrievalArguments, encode_rows, run_recipe, start_recipe, tiny_space
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "vse_scenes_retrieval.yaml"
-    (args,) = parse_arguments((RetrievalArguments,), default_config)
-    use_all_cores()
-    if not Path(args.space, "config.json").exists() and args.space == RetrievalArguments.space:
-        raise SystemExit(f"error: there is no checkpoint in {args.space!r}: run recipes/train_vse.py first.")
+    needs = {"space": ("run recipes/train_vse.py first", tiny_space)}
+    (args,) = start_recipe((RetrievalArguments,), default_config, needs)
     space = VseScnlmSpace.from_pretrained(args.space)
     rows = load_caption_data(args)[args.split]
 
@@ -52,7 +50,7 @@ def main():
         recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         ranks = " / ".join(f"{metrics[f'{direction}_{kind}_rank']:.1f}" for kind in ("median", "mean"))
         print(f"  {direction.replace('_', ' '):<14} R@1/5/10 {recalls}   median/mean rank {ranks}")
-    if args.dataset == "scenes":
+    if args.dataset == "scenes" and not args.dry_run:  # few scenes show the same shape in two colours
         metrics |= scene_arithmetic_metrics(rows["objects"][:], image_embeds, space.encode_texts)
         print(
             f"  scene - colour + other colour: the other colour and the same shape at rank 1 in "
@@ -63,4 +61,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -42,11 +42,11 @@ from hf_vg.evaluation import (
     scene_phrase_task,
     universal_encoder,
 )
-from hf_vg.training import parse_arguments, use_all_cores
+from hf_vg.training import DryRunArguments, run_recipe, start_recipe, tiny_encoder
 
 
 @dataclass
-class SentenceEvaluationArguments:
+class SentenceEvaluationArguments(DryRunArguments):
     model: str | None = field(
         default=None, metadata={"help": "Checkpoint of the encoder. Without it the universal vector is scored alone."}
     )
@@ -72,8 +72,8 @@ class SentenceEvaluationArguments:
 
 def main():
     default_config = Path(__file__).parent / "configs" / "grounded_encoder_evaluation.yaml"
-    (args,) = parse_arguments((SentenceEvaluationArguments,), default_config)
-    use_all_cores()
+    needs = {"model": ("run recipes/train_grounded_encoder.py first", tiny_encoder)}
+    (args,) = start_recipe((SentenceEvaluationArguments,), default_config, needs)
 
     encoders = []
     if args.model is not None:
@@ -101,4 +101,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -27,16 +27,13 @@ from datasets import concatenate_datasets
 
 from hf_vg.data import extract_features, load_backbone, load_caption_data
 from hf_vg.data.features import process_state
-from hf_vg.training import FeatureArguments, build_image_processor, parse_arguments, use_all_cores
+from hf_vg.training import FeatureArguments, build_image_processor, run_recipe, start_recipe, tiny_backbone
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "extract_features.yaml"
-    (args,) = parse_arguments((FeatureArguments,), default_config)
-    for name in ("backbone", "features"):
-        if getattr(args, name) is None:
-            raise SystemExit(f"error: --{name} is needed.")
-    use_all_cores()
+    needs = {"backbone": ("name a folder, or a model of the Hub", tiny_backbone)}
+    (args,) = start_recipe((FeatureArguments,), default_config, needs)
 
     images = concatenate_datasets([split.select_columns("image") for split in load_caption_data(args).values()])
     cache = extract_features(
@@ -55,4 +52,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

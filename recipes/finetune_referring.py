@@ -37,6 +37,8 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_grounded_visual_bert,
     build_region_trainer,
+    print_next_steps,
+    run_recipe,
     run_training,
     start_recipe,
 )
@@ -76,11 +78,9 @@ def main():
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
     trainer.publish()
-    say(
-        f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}. "
-        f"The checkpoint is in {training_args.output_dir}."
-    )
+    say(f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}")
+    print_next_steps(training_args)
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

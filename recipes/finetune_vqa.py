@@ -37,6 +37,8 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_grounded_visual_bert,
     build_region_trainer,
+    print_next_steps,
+    run_recipe,
     run_training,
     start_recipe,
 )
@@ -84,8 +86,9 @@ def main():
     shown = rows["test"].select(range(min(5, len(rows["test"]))))
     for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")
-    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}. The checkpoint is in {training_args.output_dir}.")
+    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}")
+    print_next_steps(training_args)
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -66,6 +66,7 @@ from hf_vg.data import (
 )
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
+from hf_vg.reports import metric_lines
 from hf_vg.training import (
     CaptionerArguments,
     SelfCriticalTrainer,
@@ -75,6 +76,8 @@ from hf_vg.training import (
     caption_scorer,
     cider_reward,
     load_captioner,
+    print_next_steps,
+    run_recipe,
     run_training,
     start_recipe,
 )
@@ -136,14 +139,8 @@ def main():
     else:
         metrics = caption_metrics(texts, data["test"]["captions"][:])
     trainer.save_metrics("test", metrics)
-    say("  BLEU-1..4 " + " / ".join(f"{100 * metrics[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
-    if args.dataset == "scenes":
-        say(f"  true captions, combinations seen in training   {metrics['true_seen']:.1%}")
-        say(f"  true captions, combinations never seen         {metrics['true_unseen']:.1%}")
-        say(f"  peak of a noun's map in the box of its object  {metrics['pointing']:.1%}")
-        say(f"  the same, by chance                            {metrics['pointing_random']:.1%}")
-    else:
-        say(f"  ROUGE-L {100 * metrics['rouge_l']:.1f}, CIDEr-D {metrics['cider_d']:.3f}")
+    shown = ["bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider_d"]
+    say(metric_lines(metrics, [*shown, "true_seen", "true_unseen", "pointing", "pointing_random"]))
 
     examples = [
         {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)
@@ -155,16 +152,18 @@ def main():
             truth = "true" if caption_is_true(row, example["generated_text"]) else "false"
             note = f"  ({truth}, {'a new combination' if row['unseen'] else 'combinations seen in training'})"
         say(f"  {example['generated_text']}{note}")
-    figure = Path(training_args.output_dir) / "attention.png"
-    plot_attention(examples, figure)
+    figure = Path(training_args.output_dir) / "attention.png" if examples else None
+    if examples:
+        plot_attention(examples, figure)
     # The card offers an image to try the model on: a scene, and not a photo of somebody else.
     trainer.publish(figure, example=examples[0]["image"] if examples and args.dataset == "scenes" else None)
-    say(
-        f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Caption an image of your own:\n"
-        f"  import hf_vg\n  from transformers import pipeline\n"
-        f"  pipeline('image-to-text', model='{training_args.output_dir}')('image.png')"
+    print_next_steps(
+        training_args,
+        "Caption an image, and see where the model looks:\n"
+        f"  hf-vg caption image.png --model {training_args.output_dir}\n"
+        f"  hf-vg explain image.png --model {training_args.output_dir}",
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

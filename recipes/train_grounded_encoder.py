@@ -34,6 +34,7 @@ from tqdm.auto import tqdm
 
 from hf_vg.data import (
     CaptionPairCollator,
+    entities_of,
     grounded_encoder_rows,
     grounded_scenes,
     initialize_from_glove,
@@ -42,14 +43,16 @@ from hf_vg.data import (
 )
 from hf_vg.evaluation import retrieval_metrics, sentence_grounding_metrics
 from hf_vg.interpretation import attention_of_sentences, plot_sentence_attention
+from hf_vg.reports import metric_lines
 from hf_vg.training import (
     ClipGradientValues,
     GroundedEncoderArguments,
     VgTrainer,
     VgTrainingArguments,
     build_grounded_encoder,
-    entities_of,
+    print_next_steps,
     retrieval_vectors,
+    run_recipe,
     run_training,
     start_recipe,
 )
@@ -115,27 +118,24 @@ def main():
     if grounded is not None:
         grounding = sentence_grounding_metrics(model, tokenizer, grounded)
         metrics |= {f"grounding_{name}": value for name, value in grounding.items()}
-        say(
-            f"  of {grounding['sentences']:,} captions, the word with most attention names something with a box: "
-            f"{grounding['pointing']:.1%}, by chance {grounding['random']:.1%}"
-        )
+        say(metric_lines(metrics, ("grounding_pointing", "grounding_random", "grounding_sentences")))
     trainer.save_metrics("test", metrics)
 
-    if model.config.use_attention:
-        figure = Path(training_args.output_dir) / "sentence_attention.png"
-        say(f"\n[4/4] Drawing which words the attention looks at: {figure}")
-        captions = [captions[0] for captions in data["test"].select(range(args.num_figures))["captions"]]
+    captions = (
+        [group[0] for group in data["test"]["captions"][: args.num_figures]] if model.config.use_attention else []
+    )
+    say(f"\n[4/4] Drawing which words the attention looks at in {len(captions)} captions")
+    figure = Path(training_args.output_dir) / "sentence_attention.png" if captions else None
+    if captions:
         plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)
-        trainer.publish(figure)
-    else:
-        say("\n[4/4] This encoder has no self-attention to draw")
-        trainer.publish()
-    say(
-        f"\nThe checkpoint lies in {training_args.output_dir}. Encode sentences of your own:\n"
-        f"  import hf_vg\n  from transformers import AutoModel\n"
-        f"  AutoModel.from_pretrained('{training_args.output_dir}').encode(['a sentence', 'another'])"
+    trainer.publish(figure)
+    print_next_steps(
+        training_args,
+        "Encode sentences:\n"
+        "  import hf_vg\n  from transformers import AutoModel\n"
+        f"  AutoModel.from_pretrained('{training_args.output_dir}').encode(['a sentence', 'another'])",
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -35,15 +35,25 @@ from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
 from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import caption_candidates, plot_candidates
-from hf_vg.training import ScnlmArguments, VgTrainer, VgTrainingArguments, encode_rows, run_training, start_recipe
+from hf_vg.reports import metric_lines
+from hf_vg.training import (
+    ScnlmArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    encode_rows,
+    print_next_steps,
+    run_recipe,
+    run_training,
+    start_recipe,
+    tiny_space,
+)
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "scnlm_scenes.yaml"
-    args, training_args = start_recipe((ScnlmArguments, VgTrainingArguments), default_config)
+    needs = {"space": ("run recipes/train_vse.py first", tiny_space)}
+    args, training_args = start_recipe((ScnlmArguments, VgTrainingArguments), default_config, needs)
     say = PartialState().print
-    if not Path(args.space, "config.json").exists() and args.space == ScnlmArguments.space:
-        raise SystemExit(f"error: there is no checkpoint in {args.space!r}: run recipes/train_vse.py first.")
 
     say(f"\n[1/4] Loading {args.dataset}, and tagging its captions")
     data = load_caption_data(args)
@@ -108,12 +118,7 @@ def main():
         else:
             scores = caption_metrics(texts, test["captions"][:], ("bleu", "rouge", "cider", "meteor"))
         metrics |= {f"{name}_{key}": value for key, value in scores.items()}
-        say(f"  from the {name:<8} BLEU-1..4 " + " / ".join(f"{100 * scores[f'bleu{n}']:.1f}" for n in (1, 2, 3, 4)))
-        if args.dataset == "scenes":
-            say(f"  {'':17} true: {scores['true_seen']:.1%}, combinations never seen: {scores['true_unseen']:.1%}")
-        else:
-            meteor = next(f"{key} {100 * value:.1f}" for key, value in scores.items() if key.startswith("meteor"))
-            say(f"  {'':17} ROUGE-L {100 * scores['rouge_l']:.1f}, CIDEr-D {scores['cider_d']:.3f}, {meteor}")
+    say(metric_lines(metrics, metrics))
     trainer.save_metrics("test", metrics)
 
     number = min(args.num_examples, len(test))
@@ -121,7 +126,7 @@ def main():
     examples = [
         {"image": test[index]["image"], "title": test[index]["captions"][0], "candidates": candidates}
         for index, candidates in enumerate(
-            caption_candidates(model, tokenizer, content_embeds=vectors["image"][:number])
+            caption_candidates(model, tokenizer, content_embeds=vectors["image"][:number]) if number else []
         )
     ]
     for example in examples:
@@ -129,14 +134,11 @@ def main():
         for candidate in example["candidates"]:
             pairs = zip(candidate["words"], candidate["tags"], strict=True)
             say(f"    {candidate['score']:6.3f}  " + " ".join(f"{word}/{tag}" for word, tag in pairs))
-    figure = Path(training_args.output_dir) / "candidates.png"
-    plot_candidates(examples, figure)
+    figure = Path(training_args.output_dir) / "candidates.png" if examples else None
+    if examples:
+        plot_candidates(examples, figure)
     trainer.publish(figure)
-    say(
-        f"\nThe checkpoint lies in {training_args.output_dir}, the figure is {figure}. Caption an image of your own:\n"
-        f"  import hf_vg\n  from transformers import pipeline\n"
-        f"  pipeline('image-to-text', model='{training_args.output_dir}')('image.png')"
-    )
+    print_next_steps(training_args, f"Caption an image:\n  hf-vg caption image.png --model {training_args.output_dir}")
 
 
 def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[str]:
@@ -148,4 +150,4 @@ def describe(model, tokenizer, embeds: torch.Tensor, batch_size: int) -> list[st
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

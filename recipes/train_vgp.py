@@ -48,6 +48,8 @@ from hf_vg.training import (
     VgTrainingArguments,
     build_grounded_visual_bert,
     build_region_trainer,
+    print_next_steps,
+    run_recipe,
     run_training,
     start_recipe,
 )
@@ -114,11 +116,13 @@ def main():
         figure = Path(training_args.output_dir) / "regions.png"
         plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
     trainer.publish(figure)
-    say(f"\nThe checkpoint is in {training_args.output_dir}{f', the figure is {figure}' if figure else ''}.")
-    say("To fine-tune it:")
-    for recipe in ("finetune_vqa", "finetune_referring"):
-        say(f"  accelerate launch recipes/{recipe}.py --checkpoint {training_args.output_dir}")
+    print_next_steps(
+        training_args,
+        "To fine-tune it:\n"
+        f"  accelerate launch recipes/finetune_vqa.py --checkpoint {training_args.output_dir}\n"
+        f"  accelerate launch recipes/finetune_referring.py --checkpoint {training_args.output_dir}",
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

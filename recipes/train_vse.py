@@ -35,6 +35,8 @@ from hf_vg.training import (
     VgTrainingArguments,
     VseArguments,
     build_vse,
+    print_next_steps,
+    run_recipe,
     run_training,
     start_recipe,
     vse_metrics,
@@ -81,13 +83,14 @@ def main():
         recalls = " / ".join(f"{metrics[f'test_{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         rank = metrics[f"test_{direction}_median_rank"]
         say(f"  {direction.replace('_', ' '):<14} R@1/5/10 {recalls}   median rank {rank:.0f}")
-    say(
-        f"\nThe checkpoint lies in {training_args.output_dir}. Search with it:\n"
-        f"  from hf_vg import VseScnlmSpace\n"
+    print_next_steps(
+        training_args,
+        "Search with it:\n"
+        "  from hf_vg import VseScnlmSpace\n"
         f"  space = VseScnlmSpace.from_pretrained('{training_args.output_dir}')\n"
-        f"  space.search('a red circle', space.encode_images(images))"
+        "  space.search('a red circle', space.encode_images(images))",
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

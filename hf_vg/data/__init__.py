@@ -42,6 +42,7 @@ _MODULES = {
     "caption_phrases": "scenes",
     "captioner_rows": "caption_rows",
     "detect_format": "formats",
+    "entities_of": "entities",
     "extract_features": "features",
     "fixed_caption_pairs": "caption_pairs",
     "grounded_encoder_rows": "caption_rows",

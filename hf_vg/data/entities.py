@@ -166,3 +166,26 @@ def _number(text: str | None) -> float:
         return float(text or "nan")
     except ValueError:
         return math.nan
+
+
+def entities_of(
+    rows: Dataset, entities_dir: str, images_dir: str | None = None
+) -> tuple[list[dict[str, Any]], list[int]]:
+    r"""
+    The boxes and phrases of those images that Flickr30k Entities has, and the numbers of these among the rows.
+
+    Args:
+        rows ([`~datasets.Dataset`]):
+            Rows with an `image` that is a file.
+        entities_dir (`str`):
+            The folder of Flickr30k Entities.
+        images_dir (`str`, *optional*):
+            Where its images are. By default where those of the rows are.
+    """
+    paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
+    annotated = {}
+    for table in load_flickr30k_entities(entities_dir, images_dir or paths[0].parent).values():
+        table = table.cast_column("image", Image(decode=False))
+        annotated |= {Path(row["image"]["path"]).name: row for row in table}
+    numbers = [number for number, path in enumerate(paths) if path.name in annotated]
+    return [annotated[paths[number].name] for number in numbers], numbers

@@ -14,7 +14,7 @@
 """What a person reads of an evaluation: Markdown, HTML and JSON."""
 
 from .caption_report import escape_markdown, write_report
-from .metrics import METRICS, Metric, metric_name, metric_text
+from .metrics import METRICS, Metric, metric_lines, metric_name, metric_text
 
 
-__all__ = ["METRICS", "Metric", "escape_markdown", "metric_name", "metric_text", "write_report"]
+__all__ = ["METRICS", "Metric", "escape_markdown", "metric_lines", "metric_name", "metric_text", "write_report"]

@@ -13,6 +13,7 @@
 # limitations under the License.
 """The names, scales and formats of all metrics: for the terminal, cards, reports and `hf-vg evaluate`."""
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -124,6 +125,13 @@ def metric_text(key: str, value: float) -> str:
         return "not measured"
     key = _plain(key)
     return METRICS[key].text(value) if key in METRICS else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def metric_lines(metrics: Mapping[str, float], keys: Iterable[str]) -> str:
+    """A line with the name and the value of each of these metrics, as far as they were measured."""
+    keys = [key for key in keys if key in metrics]
+    width = max((len(metric_name(key)) for key in keys), default=0)
+    return "\n".join(f"  {metric_name(key):{width}}  {metric_text(key, metrics[key])}" for key in keys)
 
 
 def _plain(key: str) -> str:

@@ -14,7 +14,10 @@
 
 from .arguments import (
     CaptionerArguments,
+    CaptionReportArguments,
+    DryRunArguments,
     FeatureArguments,
+    ModelArguments,
     VgTrainingArguments,
     parse_arguments,
 )
@@ -25,7 +28,7 @@ from .captioner import (
     load_captioner,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
-from .evaluation import CaptionReportArguments, entities_of
+from .dry_run import tiny_backbone, tiny_captioner, tiny_encoder, tiny_space
 from .grounded_encoder import (
     GroundedEncoderArguments,
     build_grounded_encoder,
@@ -42,7 +45,7 @@ from .grounding import (
     build_region_trainer,
 )
 from .images import build_image_processor
-from .recipes import run_training, start_recipe
+from .recipes import print_next_steps, run_recipe, run_training, start_recipe
 from .self_critical import SelfCriticalTrainer, cider_reward
 from .trainer import VgTrainer, use_all_cores
 from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics
@@ -52,6 +55,7 @@ __all__ = [
     "CaptionReportArguments",
     "CaptionerArguments",
     "ClipGradientValues",
+    "DryRunArguments",
     "VgpTrainer",
     "FeatureArguments",
     "GroundedEncoderArguments",
@@ -60,6 +64,7 @@ __all__ = [
     "ReferringArguments",
     "RegionTrainer",
     "HardestNegatives",
+    "ModelArguments",
     "RetrievalArguments",
     "ScnlmArguments",
     "SelfCriticalTrainer",
@@ -76,14 +81,19 @@ __all__ = [
     "caption_scorer",
     "cider_reward",
     "encode_rows",
-    "entities_of",
     "is_complete",
     "last_complete_checkpoint",
     "load_captioner",
     "parse_arguments",
     "retrieval_vectors",
+    "print_next_steps",
+    "run_recipe",
     "run_training",
     "start_recipe",
+    "tiny_backbone",
+    "tiny_captioner",
+    "tiny_encoder",
+    "tiny_space",
     "use_all_cores",
     "vse_metrics",
 ]

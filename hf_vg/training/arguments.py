@@ -33,6 +33,16 @@ from ..data.arguments import CaptionDataArguments, CaptionerDataArguments
 
 
 @dataclass
+class DryRunArguments:
+    """What every recipe takes."""
+
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "Do everything once at a tiny size, in a temporary folder that is deleted at the end."},
+    )
+
+
+@dataclass
 class ModelArguments:
     """The fields of a model's config."""
 
@@ -116,7 +126,7 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
 
 
 @dataclass
-class FeatureArguments(CaptionDataArguments):
+class FeatureArguments(DryRunArguments, CaptionDataArguments):
     """What `recipes/extract_features.py` computes."""
 
     pooling: str = field(
@@ -131,7 +141,7 @@ class FeatureArguments(CaptionDataArguments):
 
 
 @dataclass
-class VgTrainingArguments(TrainingArguments):
+class VgTrainingArguments(DryRunArguments, TrainingArguments):
     """transformers' own, and what [`VgTrainer`] adds to them."""
 
     max_length_difference: int | None = field(
@@ -149,13 +159,6 @@ class VgTrainingArguments(TrainingArguments):
         default=0,
         metadata={
             "help": "Stop after so many evaluations in a row without a better `metric_for_best_model`. 0 is never."
-        },
-    )
-    dry_run: bool = field(
-        default=False,
-        metadata={
-            "help": "Do everything once at a tiny size: data, a step, an evaluation, a save, final scores. Nothing is "
-            "written into `output_dir`."
         },
     )
     restart: bool = field(
@@ -183,6 +186,41 @@ class VgTrainingArguments(TrainingArguments):
                 "`early_stopping_patience` compares evaluations, and the best checkpoint is what is kept: set "
                 "`load_best_model_at_end: true` too, and `metric_for_best_model` if that is not the loss."
             )
+
+
+@dataclass
+class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
+    """What `recipes/evaluate_captioner.py` judges, and on what."""
+
+    checkpoint: str = field(
+        default="outputs/show_attend_tell_scenes",
+        metadata={"help": "The captioner: a folder, or a model of the Hub."},
+    )
+    split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
+    num_beams: int = field(default=3, metadata={"help": "Beams of the captions; 1 is greedy."})
+    length_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "Beams are ranked by their mean a word (1), by their sum (0), or between. By default as the "
+            "checkpoint says."
+        },
+    )
+    batch_size: int = field(default=32, metadata={"help": "Images that are captioned at a time."})
+    metrics: list[str] = field(
+        default_factory=lambda: ["bleu", "rouge", "cider", "diversity"],
+        metadata={
+            "help": "Any of bleu, bleu_no_bp, bleu_punctuation, rouge, cider, meteor, meteor_python and diversity."
+        },
+    )
+    num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
+    num_examples: int = field(default=5, metadata={"help": "Captions to show of the best, and of the worst."})
+    entities_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder of Flickr30k Entities: judge where nouns look by its boxes. Scenes have their own."},
+    )
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
+    )
 
 
 def parse_arguments(

@@ -11,52 +11,180 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Checkpoints that a killed training can go on from, and the settings that they were trained with."""
+"""Checkpoints that a killed training resumes from, and the settings they were trained with."""
 
+import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors import safe_open
+from transformers import PreTrainedModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+import hf_vg
 
 from ..data.files import atomic_write
 
 
 COMPLETE_NAME = "complete.json"
+LOCK_NAME = "_training.lock"  # an upload leaves out what begins with an underscore
+SAMPLE_SIZE, NUM_SAMPLES = 4096, 64  # bytes, and places in a file
 SETTINGS_NAME = "training_config.yaml"
-# What may differ between the run that made a checkpoint and the one that goes on from it: none of it is learnt from.
+# What may differ between the run that wrote a checkpoint and the one that resumes from it: none of it is learnt from.
 FREE_SETTINGS = (
     "output_dir", "logging_", "report_to", "run_name", "project", "trackio_", "hub_", "push_to_hub", "disable_tqdm",
-    "save_", "dataloader_", "resume_from_checkpoint", "restart", "dry_run", "num_figures",
+    "save_", "dataloader_", "resume_from_checkpoint", "restart", "dry_run", "num_figures", "trust_remote_code",
 )  # fmt: skip
 
 
 def mark_complete(checkpoint: str | Path) -> None:
-    """Says of a checkpoint that all its files are written, and how long each is."""
+    """Marks a checkpoint as written to its end, by which version, and with which files."""
     checkpoint = Path(checkpoint)
-    files = {
-        str(file.relative_to(checkpoint)): file.stat().st_size
+    names = sorted(
+        file.relative_to(checkpoint).as_posix()
         for file in checkpoint.rglob("*")
         if file.is_file() and file.suffix != ".md"  # a card may be written anew
-    }
-    files.pop(COMPLETE_NAME, None)
+    )
+    files = {name: file_digest(checkpoint / name) for name in names if name != COMPLETE_NAME}
+    mark = {"hf_vg": hf_vg.__version__, "files": files}
     with atomic_write(checkpoint / COMPLETE_NAME) as file:
-        file.write_text(json.dumps(files, indent=2, sort_keys=True), encoding="utf-8")
+        file.write_text(json.dumps(mark, indent=2), encoding="utf-8")
+
+
+def file_digest(file: Path) -> str:
+    """The size of a file, and a digest of its bytes: of all of a small file, and of samples of a large one."""
+    size = file.stat().st_size
+    digest = hashlib.blake2b(digest_size=16)
+    with open(file, "rb") as content:
+        if size <= 2 * NUM_SAMPLES * SAMPLE_SIZE:
+            digest.update(content.read())
+        else:
+            for number in range(NUM_SAMPLES):  # the first bytes, the last, and some at equal distances in between
+                content.seek(number * (size - SAMPLE_SIZE) // (NUM_SAMPLES - 1))
+                digest.update(content.read(SAMPLE_SIZE))
+    return f"{size} {digest.hexdigest()}"
 
 
 def is_complete(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint was written to its end, and none of it was deleted since."""
+    """Whether a checkpoint was written to its end, and none of its files was deleted since."""
+    mark = _read_mark(checkpoint)
+    return mark is not None and all((Path(checkpoint) / name).is_file() for name in mark["files"])
+
+
+def why_not_to_resume(checkpoint: str | Path) -> str | None:
+    """What makes a complete checkpoint one that must not be resumed without a word, if anything does."""
+    mark = _read_mark(checkpoint)
+    if mark["hf_vg"] != hf_vg.__version__:
+        return (
+            f"was written by hf_vg {mark['hf_vg']}, and this is {hf_vg.__version__}. Its weights may have other names "
+            "by now."
+        )
+    changed = [name for name, digest in mark["files"].items() if file_digest(Path(checkpoint) / name) != digest]
+    if changed:
+        return f"was changed after it was written: {', '.join(changed)}."
+    return None
+
+
+def check_weight_names(checkpoint: str | Path, model: PreTrainedModel) -> None:
+    """Refuses a checkpoint with other weights than the model's: [`Trainer`] would leave out what it does not know."""
+    file = Path(checkpoint) / SAFE_WEIGHTS_NAME
+    if not file.is_file():
+        return
+    with safe_open(file, framework="pt") as weights:
+        saved = {*weights.keys()}
+    names = {*model.state_dict()}
+    missing = sorted(names - saved - {*model.all_tied_weights_keys})
+    unknown = sorted(saved - names)
+    if missing or unknown:
+        parts = [f"{what}: {', '.join(which[:3])}" for what, which in (("lacks", missing), ("has", unknown)) if which]
+        raise ValueError(
+            f"{checkpoint} cannot be resumed: its weights are not those of {type(model).__name__}. It "
+            f"{'; it '.join(parts)}. As a finished model it can still be loaded with --checkpoint, where the recipe "
+            "has that argument."
+        )
+
+
+def _read_mark(checkpoint: str | Path) -> dict[str, Any] | None:
     try:
-        files = json.loads((Path(checkpoint) / COMPLETE_NAME).read_text(encoding="utf-8"))
-        return all((Path(checkpoint) / name).stat().st_size == size for name, size in files.items())
+        mark = json.loads((Path(checkpoint) / COMPLETE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
+        return None
+    if not isinstance(mark, dict):
+        return None
+    if not isinstance(mark.get("files"), dict):  # version 0.1 wrote names and sizes alone
+        return {"hf_vg": "0.1", "files": mark}
+    return mark
+
+
+class FolderLock:
+    r"""
+    Keeps two runs from writing into one folder. The system holds the lock for the process that took it and not for
+    its children, and drops it when the process ends, however it ends.
+
+    Args:
+        folder (`str` or `Path`):
+            The folder, which is made if it is not there.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.path = Path(folder) / LOCK_NAME
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = None
+
+    def acquire(self) -> None:
+        """Takes the lock, or raises a `BlockingIOError` that says who has it."""
+        while True:
+            file = open(self.path, "a+", encoding="utf-8")
+            try:
+                _lock(file)
+            except OSError as error:
+                file.seek(0)
+                owner = file.read().strip() or "another process"
+                file.close()
+                raise BlockingIOError(
+                    f"{self.path.parent} is in use: {owner} is training there. Wait until it ends, or give another "
+                    "--output_dir."
+                ) from error
+            # The run before may have deleted the file between `open` and `_lock`.
+            if self.path.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                break
+            file.close()
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+        self._file, self._owner = file, os.getpid()
+
+    def release(self) -> None:
+        """Gives the lock back. In a fork of the process that took it, does nothing."""
+        if self._file is None or self._owner != os.getpid():
+            return
+        with suppress(OSError):  # Windows deletes no open file; the next run takes it as it is
+            self.path.unlink()
+        self._file.close()
+        self._file = None
+
+
+def _lock(file) -> None:
+    if os.name == "nt":
+        import msvcrt
+
+        file.seek(2**20)  # beyond the text, which others may read
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        file.seek(0)
+    else:
+        import fcntl
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not `flock`, which workers of a killed run would keep
 
 
 def list_checkpoints(output_dir: str | Path) -> list[Path]:
@@ -78,7 +206,7 @@ def delete_checkpoint(checkpoint: str | Path) -> None:
 
 
 def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The settings of a checkpoint that are others now, so that its training can not go on: what they were and are."""
+    """The settings of a checkpoint that have changed, so that it must not be resumed: what they were and are."""
     file = Path(checkpoint) / SETTINGS_NAME
     if not file.exists():  # of a training without a recipe
         return {}
@@ -91,7 +219,13 @@ def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dic
     }
 
 
-def save_settings(folder: str | Path, settings: Mapping[str, Any], recipe: str, num_processes: int) -> None:
+def save_settings(
+    folder: str | Path,
+    settings: Mapping[str, Any],
+    recipe: str,
+    num_processes: int,
+    final_folder: str | Path | None = None,
+) -> None:
     r"""
     Writes a YAML file that the recipe takes as its `--config`. Comments say by what code it was used.
 
@@ -104,11 +238,14 @@ def save_settings(folder: str | Path, settings: Mapping[str, Any], recipe: str, 
             The script's name.
         num_processes (`int`):
             Processes that train together.
+        final_folder (`str` or `Path`, *optional*):
+            Where the file will be moved, which its first comment names. Defaults to `folder`.
     """
     packages = ("torch", "transformers", "datasets", "accelerate")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    file = Path(final_folder or folder) / SETTINGS_NAME
     comments = (
-        f"Train the same again: accelerate launch recipes/{recipe} --config {Path(folder) / SETTINGS_NAME}",
+        f"Train the same again: accelerate launch recipes/{recipe} --config {file}",
         f"git revision: {git_revision()}",
         f"versions: python {platform.python_version()}, {versions}",
         f"processes: {num_processes}",

@@ -11,47 +11,109 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every training recipe begins with, and how it trains."""
+"""What every recipe begins with, how it trains, and how it ends."""
 
 import atexit
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import set_seed
+from datasets.exceptions import DatasetsError
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import TrainingArguments, set_seed
 
-from .arguments import parse_arguments
-from .checkpoints import changed_settings, delete_checkpoint, last_complete_checkpoint, list_checkpoints
+from ..loading import find_checkpoint
+from .arguments import DryRunArguments, VgTrainingArguments, parse_arguments, without_debug
+from .checkpoints import (
+    FolderLock,
+    changed_settings,
+    check_weight_names,
+    delete_checkpoint,
+    last_complete_checkpoint,
+    list_checkpoints,
+    why_not_to_resume,
+)
 from .trainer import VgTrainer, use_all_cores
 
 
 # The size of a dry run. What a recipe has no argument for is left out.
 DRY_RUN = {
     "num_train_images": 32, "num_eval_images": 8, "num_figures": 1, "num_scored_images": 4, "vocabulary_rows": 32,
+    "num_examples": 1, "num_samples": 10, "num_candidates": 5, "batch_size": 4, "num_folds": 2,
     "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "max_steps": 1, "logging_steps": 1,
     "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "report_to": "none",
     "push_to_hub": "false",
 }  # fmt: skip
+# Arguments of recipes that name what must be there before anything is computed, and what is written.
+INPUT_PATHS = ("data_dir", "eval_data_dir", "images_dir", "entities_dir", "paraphrases_dir", "glove")
+CHECKPOINTS = ("checkpoint", "space", "model", "backbone", "text_model", "detector")
+OUTPUT_FOLDERS = ("output_dir", "features")
+OUTPUT_FILES = ("metrics_file", "output", "universal_cache")
+# What a user can cause. Anything else is an error of this package, and shows its traceback.
+USER_ERRORS = (
+    *(ValueError, OSError, ImportError, MemoryError),
+    *(SafetensorError, StrictDataclassError, DatasetsError),
+)
+
+
+def run_recipe(main: Callable[[], None]) -> None:
+    r"""
+    Runs a recipe. An error that the user can cause is printed as one sentence, and as a traceback with `--debug`.
+
+    Args:
+        main (`Callable`):
+            The recipe.
+    """
+    try:
+        main()
+    except USER_ERRORS as error:
+        if len(without_debug(sys.argv)) < len(sys.argv):
+            raise
+        sys.exit(f"error: {error_message(error)}")
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command resumes a training from its last checkpoint.", file=sys.stderr)
+        sys.exit(130)
+
+
+def error_message(error: BaseException) -> str:
+    """What an error says, without the traceback that a worker process adds to it."""
+    message = str(error).strip()
+    if "Original Traceback (most recent call last):" in message:
+        message = message.splitlines()[-1].partition(": ")[2]
+    if isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {error.strerror}"
+    if isinstance(error, StrictDataclassError):
+        message = message.splitlines()[-1].strip()
+    return message or type(error).__name__
 
 
 def start_recipe(
-    dataclass_types: Sequence[type], default_config: str | Path, args: Sequence[str] | None = None
+    dataclass_types: Sequence[type],
+    default_config: str | Path,
+    needs: Mapping[str, tuple[str, Callable[[Path], str]]] | None = None,
+    args: Sequence[str] | None = None,
 ) -> tuple[Any, ...]:
     r"""
-    Parses the arguments of a recipe, see [`parse_arguments`], seeds everything and shares out the cores. With
-    `--dry_run`, data are few and training is short, and `output_dir` is a temporary folder that is deleted at exit.
+    Parses the arguments of a recipe, see [`parse_arguments`], checks all paths and checkpoints that they name, locks
+    `output_dir`, seeds everything and shares out the cores. With `--dry_run`, data are few and training is short, and
+    what would be written goes to a temporary folder that is deleted at exit.
 
     Args:
         dataclass_types (`Sequence[type]`):
-            The recipe's own dataclass, and [`VgTrainingArguments`].
+            The recipe's own dataclass, and [`VgTrainingArguments`] if it trains.
         default_config (`str` or `Path`):
             The file that is read when there is no `--config`.
+        needs (`Mapping`, *optional*):
+            For an argument that names a checkpoint: where that comes from, and what makes a tiny one for a dry run.
         args (`Sequence[str]`, *optional*, defaults to the command line):
             The arguments.
 
@@ -59,33 +121,102 @@ def start_recipe(
         `tuple`: An instance of each dataclass.
     """
     flags = list(sys.argv[1:] if args is None else args)
-    recipe_args, training_args = parse_arguments(dataclass_types, default_config, flags)
-    if training_args.dry_run:
-        known = {field.name for cls in dataclass_types for field in fields(cls)}
+    instances = parse_arguments(dataclass_types, default_config, flags)
+    known = {field.name for cls in dataclass_types for field in fields(cls)}
+    dry_run = any(instance.dry_run for instance in instances if isinstance(instance, DryRunArguments))
+    if dry_run:
         tiny = [text for name, value in DRY_RUN.items() if name in known for text in (f"--{name}", str(value))]
-        output_dir = training_args.output_dir
-        recipe_args, training_args = parse_arguments(dataclass_types, default_config, [*flags, *tiny])
-        state = PartialState()
-        folder = [tempfile.mkdtemp(prefix="hf_vg_dry_run_") if state.is_main_process else None]
-        broadcast_object_list(folder)
-        training_args.output_dir = folder[0]
-        if state.is_main_process:
-            atexit.register(_end_dry_run, folder[0])
-        state.print(f"Dry run: everything once, at a tiny size, in a temporary folder. {output_dir} is left as it is.")
-    set_seed(training_args.seed)
+        instances = parse_arguments(dataclass_types, default_config, [*flags, *tiny])
+        folder = _write_elsewhere(instances)
+    for name, (origin, make_tiny) in (needs or {}).items():
+        value = getattr(instances[0], name)
+        given = any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+        if not given and (value is None or not Path(value).exists()):
+            if not dry_run:
+                raise FileNotFoundError(
+                    f"--{name} is needed: {origin}."
+                    if value is None
+                    else f"there is no checkpoint in {value}: {origin}."
+                )
+            setattr(instances[0], name, make_tiny(folder / name))
+    for instance in instances:
+        check_paths(instance)
+    training_args = next((instance for instance in instances if isinstance(instance, TrainingArguments)), None)
+    if training_args is not None:
+        if not dry_run and PartialState().is_main_process:
+            lock = FolderLock(training_args.output_dir)
+            lock.acquire()
+            atexit.register(lock.release)
+        set_seed(training_args.seed)
     use_all_cores()
-    return recipe_args, training_args
+    return instances
+
+
+def check_paths(args: Any) -> None:
+    r"""
+    Checks, before anything is loaded, that the files, folders and checkpoints which arguments name are there, and that
+    their outputs can be written.
+
+    Args:
+        args:
+            A dataclass of arguments.
+    """
+    values = {field.name: getattr(args, field.name) for field in fields(args) if field.init}
+    for name in INPUT_PATHS:
+        path = values.get(name)
+        if path is not None and not (Path(path).exists() or glob(str(path))):
+            raise FileNotFoundError(f"--{name} {path}: there is no such file or folder.")
+    for name in CHECKPOINTS:
+        if isinstance(values.get(name), str):  # and not the fields of a new model
+            try:
+                find_checkpoint(values[name])
+            except OSError as error:
+                raise type(error)(f"--{name}: {error}") from None
+    for name in (*OUTPUT_FOLDERS, *OUTPUT_FILES):
+        path = values.get(name)
+        if path is None:
+            continue
+        folder = Path(path) if name in OUTPUT_FOLDERS else Path(path).absolute().parent
+        if name in OUTPUT_FILES and Path(path).is_dir():
+            raise IsADirectoryError(f"--{name} {path} is a folder. Give a file.")
+        above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        if not above.is_dir():
+            raise NotADirectoryError(f"--{name} {path}: {above} is not a folder.")
+        if not os.access(above, os.W_OK):
+            raise PermissionError(f"--{name} {path}: you may not write into {above}.")
+
+
+def _write_elsewhere(instances: Sequence[Any]) -> Path:
+    """Lets a dry run write into a temporary folder, which all processes share, and returns it."""
+    state = PartialState()
+    folder = [tempfile.mkdtemp(prefix="hf_vg_dry_run_") if state.is_main_process else None]
+    broadcast_object_list(folder)
+    spared = []
+    for instance in instances:
+        outputs = {field.name for field in fields(instance)} & {*OUTPUT_FOLDERS, *OUTPUT_FILES}
+        for name in outputs:
+            value = getattr(instance, name)
+            spared += [value] if value is not None else []
+            if value is not None or name == "output_dir":
+                setattr(instance, name, str(Path(folder[0], name)))
+    if state.is_main_process:
+        atexit.register(_end_dry_run, folder[0])
+    state.print(
+        "Dry run: everything once, at a tiny size, in a temporary folder."
+        + (f" Nothing is written to {' or '.join(spared)}." if spared else "")
+    )
+    return Path(folder[0])
 
 
 def _end_dry_run(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    print(f"The dry run is over, and {folder} is deleted.")
+    print("The dry run is over, and its temporary folder is deleted.")
 
 
 def run_training(trainer: VgTrainer) -> None:
     r"""
-    Trains, and saves the model into `output_dir`. A training that was interrupted goes on from its newest complete
-    checkpoint, whatever killed it, and ends as if it had not been.
+    Trains, and saves the model into `output_dir`. A training that was interrupted resumes from its newest complete
+    checkpoint, and ends as if it had not been interrupted.
 
     Args:
         trainer ([`VgTrainer`]):
@@ -94,7 +225,9 @@ def run_training(trainer: VgTrainer) -> None:
     args = trainer.args
     checkpoint = args.resume_from_checkpoint
     if checkpoint is None:
-        checkpoint = _checkpoint_to_go_on_from(trainer)
+        checkpoint = _checkpoint_to_resume(trainer)
+    if checkpoint is not None:
+        check_weight_names(checkpoint, trainer.model)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     if args.dry_run and trainer.is_world_process_zero():
@@ -107,7 +240,7 @@ def run_training(trainer: VgTrainer) -> None:
         )
 
 
-def _checkpoint_to_go_on_from(trainer: VgTrainer) -> str | None:
+def _checkpoint_to_resume(trainer: VgTrainer) -> str | None:
     args, say = trainer.args, trainer.accelerator.print
     if args.restart and trainer.is_world_process_zero():
         for checkpoint in list_checkpoints(args.output_dir):
@@ -116,13 +249,25 @@ def _checkpoint_to_go_on_from(trainer: VgTrainer) -> str | None:
     checkpoint = last_complete_checkpoint(args.output_dir)
     if checkpoint is None:
         return None
+    reason = why_not_to_resume(checkpoint)
+    if reason is not None:
+        raise ValueError(
+            f"{checkpoint} {reason} Give another --output_dir; or --restart, which deletes the checkpoints in this "
+            "one; or --resume_from_checkpoint with its name, to resume from it all the same."
+        )
     changed = changed_settings(checkpoint, args.recipe_settings)
     if changed:
         differences = "".join(f"\n  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
-        raise SystemExit(
-            f"error: {checkpoint} was trained with other settings:{differences}\nGive them again, to go on; or "
-            "another --output_dir; or --restart, which deletes the checkpoints in this one; or name the checkpoint "
-            "with --resume_from_checkpoint, to go on with what is set now."
+        raise ValueError(
+            f"{checkpoint} was trained with other settings:{differences}\nTo resume, give the same settings again. "
+            "Or give another --output_dir; or --restart, which deletes the checkpoints in this one; or "
+            "--resume_from_checkpoint with its name, to resume from it with the new settings."
         )
-    say(f"Going on from {checkpoint}, the newest complete checkpoint. (--restart would begin anew.)")
+    say(f"Resuming from {checkpoint}, the newest complete checkpoint. (--restart trains from the beginning.)")
     return str(checkpoint)
+
+
+def print_next_steps(training_args: VgTrainingArguments, text: str = "") -> None:
+    """Says where the checkpoint is and what to do with it. A dry run has none to show: it deletes what it writes."""
+    if not training_args.dry_run:
+        PartialState().print(f"\nThe checkpoint is in {training_args.output_dir}. {text}".rstrip())

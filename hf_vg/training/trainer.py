@@ -15,6 +15,7 @@
 
 import ctypes
 import os
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,13 +28,16 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, seed_worker
+from transformers.utils import CONFIG_NAME
 
 from ..data.samplers import LengthBatchSampler
+from ..hub.publishing import CARD
 from .arguments import VgTrainingArguments
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
 from .publishing_trainer import PublishingTrainer
 
 
+STAGED = "_saving"  # where a model is written before it is put in its place
 # Of glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
@@ -185,12 +189,35 @@ class VgTrainer(PublishingTrainer):
         return output
 
     def _save(self, output_dir: str | None = None, state_dict=None):
-        output_dir = output_dir or self.args.output_dir
-        super()._save(output_dir, state_dict)
-        Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle; the settings below say the same
+        # A model is written beside its place and then moved there file by file, config.json last: a kill leaves no
+        # half of a file, and no model that looks complete and is not.
+        output_dir = Path(output_dir or self.args.output_dir)
+        staged = output_dir / STAGED
+        if not self.args.should_save:  # this process only takes part in gathering the weights
+            super()._save(str(staged), state_dict)
+            return
+        if staged.exists():
+            shutil.rmtree(staged)  # of a run that was killed
+        super()._save(str(staged), state_dict)
+        (staged / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle; the settings below say the same
         settings = getattr(self.args, "recipe_settings", None)
         if settings:
-            save_settings(output_dir, settings, Path(sys.argv[0]).name, self.args.world_size)
+            save_settings(staged, settings, Path(sys.argv[0]).name, self.args.world_size, output_dir)
+        card = staged / CARD
+        if card.exists():  # it names the folder it was written in
+            card.unlink()
+            if not (output_dir / CARD).exists():
+                self._write_card(output_dir)
+        files = [path.relative_to(staged) for path in staged.rglob("*") if path.is_file()]
+        for name in sorted(files, key=lambda name: name.name == CONFIG_NAME):
+            with open(staged / name, "rb+") as written:
+                os.fsync(written.fileno())
+            (output_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / name, output_dir / name)
+        shutil.rmtree(staged)
+        for weights in output_dir.glob("model*.safetensors*"):  # of a model that was here before, in other shards
+            if weights.relative_to(output_dir) not in files:
+                weights.unlink()
 
     def _save_checkpoint(self, model, trial):
         args = self.args

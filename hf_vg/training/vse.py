@@ -27,7 +27,7 @@ from ..data.glove import initialize_from_glove
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
-from .arguments import ModelArguments, SentenceEncoderArguments
+from .arguments import DryRunArguments, ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor
 
 
@@ -81,7 +81,7 @@ class ScnlmArguments(ModelArguments, CaptionDataArguments):
 
 
 @dataclass
-class RetrievalArguments(CaptionDataArguments):
+class RetrievalArguments(DryRunArguments, CaptionDataArguments):
     """What `recipes/evaluate_retrieval.py` scores, and on what."""
 
     space: str = field(default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space."})
