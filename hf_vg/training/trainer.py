@@ -31,7 +31,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import CONFIG_NAME
 
 from ..data.samplers import LengthBatchSampler
-from ..hub.publishing import CARD
+from ..models.publishing import CARD
 from .arguments import VgTrainingArguments
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
 from .publishing_trainer import PublishingTrainer
