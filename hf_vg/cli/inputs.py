@@ -21,13 +21,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.files import IMAGE_SUFFIXES
 from .output import emit, first_line, printable
 
 
 if TYPE_CHECKING:
     from PIL import Image
-
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 class ImageInputs:

@@ -31,12 +31,13 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .entities import load_flickr30k_entities
-from .files import read_text
+from .files import IMAGE_SUFFIXES, read_text
 from .formats import check_dataset_name, detect_format
-from .images import IMAGE_SUFFIXES, image_problem
+from .images import image_problem
 from .loading_report import LoadingReport
+from .records import parse_json
 from .streaming import load_webdataset
-from .tables import TABLE_SUFFIXES, as_list, caption_columns, parse_json, read_table, split_name
+from .tables import TABLE_SUFFIXES, as_list, caption_columns, read_table, split_name
 
 
 CAPTION_FEATURES = Features(image_id=Value("string"), image=Image(), captions=List(Value("string")))
@@ -511,7 +512,7 @@ def _count_others(folder: str, images: Iterable[_Image], report: LoadingReport) 
 
 
 def _read_json(file: Path, report: LoadingReport, *keys: str) -> dict[str, list[dict[str, Any]]]:
-    content = parse_json(read_text(file, report), str(file))
+    content = parse_json(read_text(file, report), file)
     for key in keys:
         rows = content.get(key) if isinstance(content, Mapping) else None
         if not isinstance(rows, list):

@@ -20,7 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
-from .tables import parse_json
+from .records import read_json
 
 
 # What `load_captions` reads, and how each is recognised.
@@ -161,7 +161,7 @@ def _kind_of_json(path: Path) -> str | None:
     if path.stat().st_size > MAX_JSON_BYTES:
         return None
     try:
-        content = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
+        content = read_json(path)
     except ValueError:
         return None
     if not isinstance(content, dict):

@@ -37,7 +37,6 @@ IMAGE_FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"),
     *(("AVIF",) if features.check("avif") else ()),
 )
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
 MAX_PIXELS = 100_000_000  # 400 MB while PIL holds them
 MAX_ASPECT_RATIO = 100  # resized to 224 pixels on the shorter side, such an image has 5 million
 MAX_BYTES = 100 * 2**20

@@ -25,11 +25,20 @@ _KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object"}
 def read_json(file: str | PathLike) -> Any:
     """Reads a JSON file. What is wrong with it is a `ValueError` that names the file, and the line if there is one."""
     try:
-        return json.loads(Path(file).read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}:{error.lineno}: not JSON: {error.msg}.") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, brackets in brackets
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not JSON that can be read: {error}.") from None
+    return parse_json(text, file)
+
+
+def parse_json(text: str, where: str | PathLike) -> Any:
+    """Parses JSON. What is wrong with it is a `ValueError` that names the place."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}:{error.lineno}: not JSON: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise ValueError(f"{where}: not JSON that can be read: {error}.") from None
 
 
 def take(record: Any, name: str, kind: type, where: str) -> Any:

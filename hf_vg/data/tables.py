@@ -14,7 +14,6 @@
 """Rows of CSV, TSV, JSONL and Parquet files, each with the line it is on."""
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -25,6 +24,7 @@ import pyarrow.parquet
 
 from .files import read_text
 from .loading_report import LoadingReport
+from .records import parse_json
 
 
 # What people call these columns.
@@ -85,16 +85,6 @@ def split_name(value: Any) -> str:
     """The split that a file or a row names: training data, if it names none."""
     name = re.sub(r"[^\w.]+", "_", str(value or "train").strip().lower())
     return SPLIT_NAMES.get(name, name)
-
-
-def parse_json(text: str, where: str) -> Any:
-    """Parses JSON. What is wrong with it is a `ValueError` that names the place."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}:{error.lineno}: not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # a number of a million digits, or a thousand brackets
-        raise ValueError(f"{where}: not JSON that can be read: {error}") from None
 
 
 def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
