@@ -13,7 +13,8 @@
 # limitations under the License.
 """The web demo. It needs Gradio: `pip install hf-vg[demo]`."""
 
-from .demo import build, launch
+from .checkpoints import find_checkpoints
+from .page import launch
 
 
-__all__ = ["build", "launch"]
+__all__ = ["find_checkpoints", "launch"]

@@ -20,6 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformers import Pipeline
+
+from ..pipelines import load_detector
 from .output import UsageError
 
 
@@ -93,10 +96,6 @@ def read_boxes(args: argparse.Namespace) -> Callable[[str], Any]:
     return boxes_of
 
 
-def load_detector(args: argparse.Namespace):
+def detector_of(args: argparse.Namespace) -> Pipeline | None:
     """The `pipeline("object-detection")` of `--detector`, if it is given."""
-    if args.detector is None:
-        return None
-    from ..pipelines import load_detector
-
-    return load_detector(args.detector, args.trust_remote_code)
+    return None if args.detector is None else load_detector(args.detector, args.trust_remote_code)

@@ -15,6 +15,7 @@
 
 import argparse
 
+from ..pipelines import caption_settings, load_captioner
 from .arguments import add_generation, positive
 from .inputs import ImageInputs
 from .output import say
@@ -35,8 +36,6 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if not paths:
         return
-    from ..pipelines import caption_settings, load_captioner
-
     captioner = load_captioner(args.model, args.trust_remote_code)
     settings = caption_settings(captioner, args.num_captions, args.num_beams)
 

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..evaluation.captions import METRICS, caption_metrics
+from ..reports import metric_name, metric_text
 from .arguments import read_json, read_text
 from .inputs import ImageInputs
 from .output import UsageError, say
@@ -51,9 +53,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
-    from ..evaluation.captions import METRICS, caption_metrics
-    from ..reports import metric_name, metric_text
-
     unknown = sorted(set(args.metrics) - set(METRICS))
     if unknown:
         raise UsageError(f"There is no metric {unknown[0]!r}; there are {', '.join(METRICS)}.")

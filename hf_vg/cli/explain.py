@@ -15,7 +15,18 @@
 
 import argparse
 
-from .arguments import add_generation, add_regions, load_detector, read_boxes
+from ..interpretation import (
+    attention_of_sentences,
+    caption_candidates,
+    caption_examples,
+    find_regions,
+    load_region_model,
+    regions_of_words,
+    save_html,
+)
+from ..loading import load_config
+from ..pipelines import caption_settings, load_captioner, load_sentence_encoder
+from .arguments import add_generation, add_regions, detector_of, read_boxes
 from .inputs import ImageInputs
 from .output import UsageError, check_output, note, printable, say
 
@@ -40,9 +51,6 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if args.images and not paths:
         return
-    from ..interpretation import save_html
-    from ..loading import load_config
-
     config = load_config(args.model, trust_remote_code=args.trust_remote_code)
     architecture = next(iter(config.architectures or []), "")
     if config.model_type == "self_attn_grounded_encoder":
@@ -77,18 +85,13 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def of_sentences(args: argparse.Namespace) -> list[dict]:
-    from ..interpretation import attention_of_sentences
-    from ..pipelines import load_sentence_encoder
-
     return attention_of_sentences(*load_sentence_encoder(args.model, args.trust_remote_code), args.text)
 
 
 def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
-    from ..interpretation import find_regions, load_region_model, regions_of_words
-
     boxes_of = read_boxes(args)
     model, processor = load_region_model(args.model, args.trust_remote_code)
-    detector = load_detector(args)
+    detector = detector_of(args)
     examples = []
     for path, image in inputs.images(paths, "Looking"):
         try:
@@ -102,9 +105,6 @@ def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) 
 
 
 def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
-    from ..interpretation import caption_examples
-    from ..pipelines import caption_settings, load_captioner
-
     captioner = load_captioner(args.model, args.trust_remote_code)
     settings = caption_settings(captioner, num_beams=args.num_beams)
 
@@ -116,9 +116,6 @@ def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str])
 
 
 def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
-    from ..interpretation import caption_candidates
-    from ..pipelines import caption_settings, load_captioner
-
     captioner = load_captioner(args.model, args.trust_remote_code)
     caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
 

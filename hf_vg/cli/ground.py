@@ -17,7 +17,9 @@ import argparse
 import os
 from pathlib import Path
 
-from .arguments import add_regions, load_detector, positive, read_boxes
+from ..data.files import atomic_write
+from ..interpretation import draw_regions, find_regions, ground_phrase, load_region_model
+from .arguments import add_regions, detector_of, positive, read_boxes
 from .inputs import ImageInputs
 from .output import UsageError, check_folder, note, say
 
@@ -48,11 +50,8 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     if not paths:
         return
     boxes_of = read_boxes(args)
-    from ..data.files import atomic_write
-    from ..interpretation import draw_regions, find_regions, ground_phrase, load_region_model
-
     model, processor = load_region_model(args.model, args.trust_remote_code)
-    detector = load_detector(args)
+    detector = detector_of(args)
     phrase, told, files = args.phrase or args.text, set(), set()
     for path, image in inputs.images(paths, "Grounding"):
         try:

@@ -19,14 +19,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from PIL import Image
+from tqdm.auto import tqdm
 
 from ..data.files import IMAGE_SUFFIXES
+from ..data.images import open_image
 from .output import emit, first_line, printable
 
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 class ImageInputs:
@@ -72,12 +73,8 @@ class ImageInputs:
             found |= dict.fromkeys(files)
         return list(found)
 
-    def images(self, paths: Iterable[str], description: str) -> "Iterator[tuple[str, Image.Image]]":
+    def images(self, paths: Iterable[str], description: str) -> Iterator[tuple[str, Image.Image]]:
         """Opens images one by one, and says which cannot be opened."""
-        from tqdm.auto import tqdm
-
-        from ..data.images import open_image
-
         hidden = self.quiet or not sys.stderr.isatty()
         for path in tqdm(paths, desc=description, unit="image", disable=hidden, leave=False, file=sys.stderr):
             try:
@@ -89,7 +86,7 @@ class ImageInputs:
 
     def results(
         self, function: Callable[[list], Sequence], paths: Iterable[str], description: str, batch_size: int = 1
-    ) -> "Iterator[tuple[str, Image.Image, Any]]":
+    ) -> Iterator[tuple[str, Image.Image, Any]]:
         r"""
         Opens images, and applies a function to batches of them. If that fails, also for lack of memory, the images of
         the batch are tried one by one: only those that fail by themselves are left out, and named.

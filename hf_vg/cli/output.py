@@ -19,6 +19,8 @@ import os
 import sys
 from typing import Any, TextIO
 
+from tqdm.auto import tqdm
+
 
 class UsageError(Exception):
     """The command cannot be carried out as it was given."""
@@ -46,8 +48,6 @@ def to_json(record: dict[str, Any]) -> str:
 
 def emit(line: str, stream: TextIO) -> None:
     """Prints a line above the progress bar, if there is one."""
-    from tqdm.auto import tqdm
-
     tqdm.write(line, file=stream)
     stream.flush()
 

@@ -19,6 +19,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+import transformers
+from huggingface_hub.utils import disable_progress_bars
+
 from .. import __version__
 from . import caption, evaluate, explain, ground, search, web
 from .inputs import ImageInputs
@@ -93,13 +96,8 @@ def parser() -> argparse.ArgumentParser:
 def hush(quiet: bool) -> None:
     """Keeps what other libraries tell developers off the terminal; with `--quiet` or in a file, their bars too."""
     warnings.simplefilter("ignore")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    import transformers
-
     transformers.logging.set_verbosity_error()
     if quiet or not sys.stderr.isatty():
-        from huggingface_hub.utils import disable_progress_bars
-
         transformers.logging.disable_progress_bar()
         disable_progress_bars()
 

@@ -15,6 +15,10 @@
 
 import argparse
 
+import torch
+
+from ..data.images import open_image
+from ..pipelines import load_space
 from .arguments import positive
 from .inputs import ImageInputs
 from .output import UsageError, say
@@ -44,11 +48,6 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if not paths:
         return
-    import torch
-
-    from ..data.images import open_image
-    from ..pipelines import load_space
-
     image = None if args.image is None else open_image(args.image)
     space = load_space(args.model, args.trust_remote_code)
     query = space.text(args.query) if image is None else space.image(image)

@@ -42,6 +42,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max_file_size", default="20mb", help="largest upload (%(default)s)")
     command.add_argument("--max_queue", type=positive, default=64, help="requests that may wait (%(default)s)")
     command.add_argument("--concurrency", type=positive, default=2, help="requests at a time (%(default)s)")
+    command.add_argument("--cache_age", type=positive, default=3600, help="seconds to keep files (%(default)s)")
     command.add_argument("--time_limit", type=positive, default=60, help="seconds per request (%(default)s)")
 
 
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
         max_queue=args.max_queue,
         concurrency=args.concurrency,
         time_limit=args.time_limit,
+        cache_age=args.cache_age,
+        quiet=args.quiet,
     )
 
 

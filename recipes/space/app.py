@@ -15,9 +15,16 @@
 
 import os
 
-from hf_vg.app import launch
+from hf_vg.app import find_checkpoints, launch
 
 
-# Checkpoints of the Hub to offer, with commas between them, besides those in the folder `checkpoints`.
+# Visitors may choose among the models of the Hub that HF_VG_MODELS names, with commas between them, and the
+# checkpoints in the folder `checkpoints`. They cannot name others.
 models = [name.strip() for name in os.environ.get("HF_VG_MODELS", "").split(",") if name.strip()]
-launch(models, os.environ.get("HF_VG_IMAGES"), host="0.0.0.0", port=int(os.environ.get("PORT", "7860")))
+launch(
+    [*models, *find_checkpoints(["checkpoints"])],
+    os.environ.get("HF_VG_IMAGES"),
+    host="0.0.0.0",
+    port=int(os.environ.get("PORT", "7860")),
+    any_model=False,
+)

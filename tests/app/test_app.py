@@ -13,19 +13,42 @@
 # limitations under the License.
 """The web demo and the page of an explanation, in a browser."""
 
+import html
+import json
+import os
+import re
+import runpy
 import shutil
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from unittest.mock import MagicMock
 
+import httpx
 import pytest
+from transformers import pipeline
 
 from hf_vg.data import load_scenes
 from hf_vg.interpretation import save_html
-from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space, save_spatial
+from hf_vg.pipelines import load_captioner
+from tests.checkpoints import (
+    save_captioner,
+    save_detector,
+    save_encoder,
+    save_regions,
+    save_scnlm,
+    save_space,
+    save_spatial,
+)
 from tests.common import ROOT, random_images
 
 
 gr = pytest.importorskip("gradio", reason="the web demo needs Gradio: `pip install hf-vg[demo]`")
+from hf_vg.app import find_checkpoints, launch, page  # noqa: E402
+from hf_vg.app.checkpoints import Checkpoints  # noqa: E402
+from hf_vg.app.demo import Demo  # noqa: E402
+
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -37,7 +60,10 @@ WAIT = 120  # seconds
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
-    savers = {"captioner": save_captioner, "spatial": save_spatial, "space": save_space, "regions": save_regions}
+    savers = {
+        "captioner": save_captioner, "spatial": save_spatial, "scnlm": save_scnlm, "space": save_space,
+        "regions": save_regions, "encoder": save_encoder,
+    }  # fmt: skip
     return {name: save(folder / name) for name, save in savers.items()}
 
 
@@ -92,12 +118,30 @@ def drawn(browser, card: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def address(models):
-    from hf_vg.app import build
-
-    blocks = build(list(models.values())).queue()
-    _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", server_port=None)
+    flags = {"prevent_thread_lock": True, "quiet": True, "port": None, "max_file_size": "100kb"}
+    app, url, _ = launch(list(models.values()), any_model=False, **flags)
     yield url
-    blocks.close()
+    app.blocks.close()
+
+
+def test_main_buttons_are_in_view_and_errors_are_toasts(browser, address):
+    browser.get(address)
+    browser.set_window_size(1280, 800)
+    try:
+        wait_for(browser, "#caption_run")
+        for tab, button in (("Caption", "caption_run"), ("Search", "search_run"), ("Ground", "ground_run"),
+                            ("Sentences", "sentences_run")):  # fmt: skip
+            (label,) = [t for t in wait_for(browser, "button[role=tab]") if t.text == tab]
+            label.click()
+            (run,) = wait_for(browser, f"#{button}", lambda found: found[0].is_displayed())
+            bottom, height = browser.execute_script(
+                "return [arguments[0].getBoundingClientRect().bottom, window.innerHeight]", run
+            )
+            assert bottom <= height, tab
+        run.click()
+        wait_for(browser, ".toast-body", lambda toasts: "Write a sentence" in toasts[0].text)
+    finally:
+        browser.set_window_size(1280, 2400)
 
 
 def test_upload_caption_and_hover(browser, address, tmp_path):
@@ -112,7 +156,7 @@ def test_upload_caption_and_hover(browser, address, tmp_path):
     (frame,) = wait_for(browser, "#caption_shown iframe")
     browser.switch_to.frame(frame)
     wait_for(browser, ".picture img", lambda images: images[0].get_property("complete"))
-    assert len(browser.find_elements("css selector", ".card")) == 3  # as many as beams
+    assert len(browser.find_elements("css selector", ".card")) == 1
     words = browser.find_elements("css selector", ".card:first-child .words button")
     assert len(words) > 1 and all(word.text for word in words)
     before = drawn(browser)
@@ -135,7 +179,7 @@ def test_page_of_every_kind(browser, tmp_path, models):
     from hf_vg.interpretation import attention_of_sentences, caption_examples, load_region_model, regions_of_words
 
     image = random_images(1, size=40)[0]
-    encoder = save_encoder(tmp_path / "encoder")
+    encoder = models["encoder"]
     tokenizer = AutoProcessor.from_pretrained(encoder).tokenizer
     examples = [
         caption_examples(pipeline("image-to-text", model=models["spatial"]), [image])[0][0],
@@ -175,17 +219,91 @@ def test_page_of_every_kind(browser, tmp_path, models):
 
 @pytest.fixture(scope="module")
 def demo(models):
-    from hf_vg.app.demo import Demo
-
-    return Demo([*models.values(), "/no/such/model"])
+    return Demo(Checkpoints([*models.values(), "/no/such/model"]))
 
 
-def test_checkpoints_are_offered_where_they_serve(demo, models):
-    from hf_vg.app.demo import CAPTIONERS, REGION_MODELS, SPACES
+def names(paths) -> list[str]:
+    return [Path(path).name for path in paths]
 
-    offered = [[Path(name).name for name in demo.of(types)] for types in (CAPTIONERS, SPACES, REGION_MODELS)]
-    assert offered == [["captioner", "spatial"], ["space"], ["regions"]]
-    assert "/no/such/model" not in demo.types
+
+def test_checkpoints_are_offered_where_they_serve(demo):
+    offered = {task: names(demo.checkpoints.of(task)) for task in ("captions", "search", "regions", "sentences")}
+    assert offered == {
+        "captions": ["captioner", "spatial", "scnlm"], "search": ["scnlm", "space"], "regions": ["regions"],
+        "sentences": ["encoder"],
+    }  # fmt: skip
+    assert "/no/such/model" not in demo.checkpoints.names
+
+
+def test_newest_checkpoints_come_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("outputs/newest", "checkpoints/middle", "outputs/oldest", "outputs/no_checkpoint")):
+        (tmp_path / name).mkdir(parents=True)
+        if name != "outputs/no_checkpoint":
+            (tmp_path / name / "config.json").write_text("{}")
+            os.utime(tmp_path / name / "config.json", (1e9 - age, 1e9 - age))
+    assert names(find_checkpoints()) == ["newest", "middle", "oldest"]
+
+
+@pytest.mark.parametrize(
+    "host, share, given, is_open, offered",
+    [
+        ("127.0.0.1", False, None, True, ["mine", "found"]),
+        ("::1", False, None, True, ["mine", "found"]),
+        ("localhost", False, None, True, ["mine", "found"]),
+        ("0.0.0.0", False, None, False, ["mine"]),
+        ("192.168.1.2", False, None, False, ["mine"]),
+        ("127.0.0.1", True, None, False, ["mine"]),
+        ("0.0.0.0", False, True, True, ["mine", "found"]),
+        ("127.0.0.1", False, False, False, ["mine"]),
+    ],
+)
+def test_who_may_name_any_model(host, share, given, is_open, offered, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(page, "find_checkpoints", lambda: ["found"])
+    monkeypatch.setattr(page, "Checkpoints", lambda names, any_model, trust: seen.update(names=names, open=any_model))
+    monkeypatch.setattr(page, "Demo", lambda *_: None)
+    blocks = MagicMock()
+    monkeypatch.setattr(page, "build", lambda *_: blocks)
+    launch(["mine"], host=host, share=share, any_model=given, max_queue=7, concurrency=3, max_file_size="1mb")
+    assert seen == {"names": offered, "open": is_open}
+    blocks.queue.assert_called_once_with(max_size=7, default_concurrency_limit=3)
+    assert blocks.queue().launch.call_args.kwargs["max_file_size"] == "1mb"
+
+
+def test_the_space_is_strict(monkeypatch, tmp_path):
+    called = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hf_vg.app.launch", lambda models, *_, **kwargs: called.update(kwargs, models=models))
+    monkeypatch.setenv("HF_VG_MODELS", "me/one, me/two")
+    runpy.run_path(str(ROOT / "recipes" / "space" / "app.py"), run_name="__main__")
+    assert called["any_model"] is False and called["models"] == ["me/one", "me/two"]
+
+
+def test_strict_mode_tells_nothing_of_files(demo, models, tmp_path):
+    """Whatever is named that is not offered gets one answer: checkpoints, folders, files, and what is not there."""
+    copy = save_captioner(tmp_path / "copy")
+    told = set()
+    for name in (copy, str(tmp_path), __file__, "/no/such/model", "/etc/passwd", "gpt2", "a\0b", "../" * 9, 5, ["x"]):
+        with pytest.raises(gr.Error) as error:
+            demo.caption(name, demo.images[0], 1)
+        told.add(str(error.value.message))
+    assert told == {"Choose one of the checkpoints that are offered here.", "Choose a checkpoint first."}
+    open_demo = Checkpoints([], any_model=True)
+    assert open_demo.load(lambda name, trust: name, copy) == copy
+    with pytest.raises(gr.Error, match="there is no folder"):
+        open_demo.load(load_captioner, "/no/such/model")
+
+
+def test_captions_are_the_pipelines(demo, models):
+    """One caption by default, the checkpoint's own; and all three captioners."""
+    for name in ("captioner", "spatial"):
+        shown = html.unescape(demo.caption(models[name], demo.images[0], 1))
+        text = pipeline("image-to-text", model=models[name])(demo.images[0])[0]["generated_text"]
+        assert json.loads(re.search(r'id="data">(.*?)</script>', shown).group(1))[0]["words"] == text.split()
+    shown = html.unescape(demo.caption(models["scnlm"], demo.images[0], 2))
+    (example,) = json.loads(re.search(r'id="data">(.*?)</script>', shown).group(1))
+    assert len(example["candidates"]) == 2 and example["candidates"][0]["tags"]
 
 
 def test_search_by_sentence_and_by_arithmetic(demo, models):
@@ -197,42 +315,114 @@ def test_search_by_sentence_and_by_arithmetic(demo, models):
     assert [score for _, score in plus] != [s for _, s in demo.search(models["space"], "a circle", None, "", "", 5)]
 
 
-def test_grounding(demo, models):
+def test_grounding_is_drawn(demo, models, tmp_path):
     boxes = demo.boxes[0]
-    frame, rows = demo.ground(models["regions"], demo.images[0], "a red circle", "red", str(boxes))
+    drawn, source, frame, rows = demo.ground(models["regions"], demo.images[0], "a red circle", "red", str(boxes))
     assert "<iframe" in frame and sorted(row[1:] for row in rows) == sorted([round(s, 1) for s in b] for b in boxes)
-    _, rows = demo.ground(models["regions"], demo.images[0], "a red circle", None, None)
-    assert len(rows) == 9  # of a grid
+    assert (255, 90, 31) in set(drawn.getdata()) and source == "The regions are the given boxes."
+    _, source, _, rows = demo.ground(models["regions"], demo.images[0], "a red circle", None, None)
+    assert len(rows) == 9 and source == "The regions are a 3 x 3 grid."
+    detecting = Demo(demo.checkpoints, detector=save_detector(tmp_path))
+    _, source, _, _ = detecting.ground(models["regions"], demo.images[0], "a red circle", None, None)
+    assert source == "The regions are 5 detected objects."
 
 
-def test_mistakes_are_told(demo, models):
-    from hf_vg.app.demo import caption
+def test_sentences(demo, models):
+    shown, rows = demo.sentences(models["encoder"], "a red circle", "two blue squares\n\na red circle\n")
+    assert "<iframe" in shown and rows[0] == [1.0, "a red circle"] and len(rows) == 2
+    assert demo.sentences(models["encoder"], "a red circle", None)[1] == []
 
-    image = demo.images[0]
-    for call, message in (
-        (lambda: caption("", image, 1), "Choose a checkpoint first"),
-        (lambda: caption(models["captioner"], None, 1), "Upload an image"),
-        (lambda: caption("/no/such/model", image, 1), "/no/such/model can not be loaded here"),
-        (lambda: caption(models["regions"], image, 1), "can not be loaded here"),
-        (lambda: demo.search(models["space"], "", None, "", "", 5), "Write a sentence"),
-        (lambda: demo.ground(models["regions"], image, "", "", ""), "Give an image and a text"),
-        (lambda: demo.ground(models["regions"], image, "a circle", "dog", ""), "'dog' is not in the text"),
-        (lambda: demo.ground(models["regions"], image, "a circle", "", "[1"), "Expecting"),
-        (lambda: demo.ground(models["captioner"], image, "a circle", "", ""), "regions need"),
-    ):
-        with pytest.raises(gr.Error, match=message):
-            call()
+
+def test_parallel_requests_equal_serial_ones(demo, models):
+    def ask(number):
+        image = demo.images[number % 5]
+        return (
+            demo.caption(models["captioner"], image, 1 + number % 3),
+            [score for _, score in demo.search(models["space"], "a red circle", image, "", "", 3)],
+        )
+
+    serial = [ask(number) for number in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(ask, range(20))) == serial
+
+
+def test_a_request_ends_in_time(models, monkeypatch):
+    demo = Demo(Checkpoints([models["captioner"]]), time_limit=0.2)
+    release = Event()
+    monkeypatch.setattr(demo.checkpoints, "load", lambda *_: release.wait(60))
+    with pytest.raises(gr.Error, match="took longer than 0.2 seconds"):
+        demo.caption(models["captioner"], demo.images[0], 1)
+    release.set()
+
+
+def test_uploads_and_queues_are_limited(address):
+    """A file that is too large is refused, and so are requests when too many wait."""
+    large = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", bytes(200_000))}, timeout=60)
+    assert large.status_code == 413
+    small = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", bytes(2_000))}, timeout=60)
+    assert small.status_code == 200
+    config = httpx.get(f"{address}config", timeout=60).json()
+    names = {dependency["api_name"] for dependency in config["dependencies"]}
+    assert {"caption", "search", "ground", "sentences"} <= names
 
 
 def test_images_of_a_folder(tmp_path, models):
-    from hf_vg.app.demo import Demo
-
     scene = load_scenes(1, 1, 1, 32)["test"][0]["image"]
     scene.save(tmp_path / "one.png")
-    demo = Demo([models["space"]], str(tmp_path))
-    assert len(demo.images) == 1
+    assert len(Demo(Checkpoints([models["space"]]), str(tmp_path)).images) == 1
     with pytest.raises(ValueError, match="no images in"):
-        Demo([], str(tmp_path / "nothing"))
+        Demo(Checkpoints([]), str(tmp_path / "nothing"))
+
+
+BROKEN = "damaged, too large or too thin"
+BAD_REQUESTS = {
+    "no checkpoint": (lambda demo, m, i: demo.caption("", i, 1), "Choose a checkpoint first"),
+    "no checkpoint at all": (lambda demo, m, i: demo.caption(None, i, 1), "Choose a checkpoint first"),
+    "no image": (lambda demo, m, i: demo.caption(m["captioner"], None, 1), "Upload an image"),
+    "wrong checkpoint": (lambda demo, m, i: demo.caption(m["regions"], i, 1), "cannot be loaded"),
+    "missing file": (lambda demo, m, i: demo.caption(m["captioner"], "/no/such.png", 1), BROKEN),
+    "no image file": (lambda demo, m, i: demo.caption(m["captioner"], __file__, 1), BROKEN),
+    "not a number": (lambda demo, m, i: demo.caption(m["captioner"], i, float("nan")), "a number from 1 to 8"),
+    "text as a number": (lambda demo, m, i: demo.caption(m["captioner"], i, "9"), "a number from 1 to 8"),
+    "nothing to search": (lambda demo, m, i: demo.search(m["space"], "", None, "", "", 5), "Write a sentence"),
+    "only spaces": (lambda demo, m, i: demo.search(m["space"], " \n", None, " ", ",", 5), "Write a sentence"),
+    "long query": (lambda demo, m, i: demo.search(m["space"], "a " * 9999, None, "", "", 5), "characters; at most"),
+    "wrong space": (lambda demo, m, i: demo.search(m["captioner"], "a", None, "", "", 5), "cannot be loaded"),
+    "no text": (lambda demo, m, i: demo.ground(m["regions"], i, "", "", ""), "Write a text"),
+    "no image to ground": (lambda demo, m, i: demo.ground(m["regions"], None, "a", "", ""), "Upload an image"),
+    "phrase elsewhere": (lambda demo, m, i: demo.ground(m["regions"], i, "a circle", "dog", ""), "not in the text"),
+    "boxes not JSON": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[1"), "not JSON"),
+    "deep JSON": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[" * 99999), "not JSON|must be"),
+    "one number": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "5"), "must be a list"),
+    "no boxes": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[]"), "must be a list"),
+    "pairs": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[[1,2],[3,4]]"), "four finite numbers"),
+    "infinite": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[[0,0,1e999,1]]"), "four finite numbers"),
+    "huge": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", f"[[0,0,{'9' * 400},1]]"), "four finite"),
+    "text boxes": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", '["abcd"]'), "four finite numbers"),
+    "empty box": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", "[[5,5,5,5]]"), "no area"),
+    "5,000 boxes": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", str([[0, 0, 9, 9]] * 5000)), "limit is"),
+    "boxes without end": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", " " * 9**6), "at most"),
+    "wrong regions": (lambda demo, m, i: demo.ground(m["captioner"], i, "a", "", ""), "cannot be loaded"),
+    "no sentence": (lambda demo, m, i: demo.sentences(m["encoder"], "", "a"), "Write a sentence"),
+    "many sentences": (lambda demo, m, i: demo.sentences(m["encoder"], "a", "a\n" * 501), "500 sentences or fewer"),
+    "wrong encoder": (lambda demo, m, i: demo.sentences(m["space"], "a", "a"), "cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_mistakes_are_told(case, demo, models):
+    call, message = BAD_REQUESTS[case]
+    with pytest.raises(gr.Error) as error:
+        call(demo, models, demo.images[0])
+    assert re.search(message, error.value.message), error.value.message
+    assert "/no/such" not in error.value.message and not error.value.print_exception
+
+
+@pytest.mark.parametrize("text", ["\ud800 red", "$ x^", "\0", "a\u202eb", "🙂" * 100])
+def test_odd_texts_are_texts(text, demo, models):
+    assert demo.search(models["space"], text, None, "", "", 1)
+    assert demo.ground(models["regions"], demo.images[0], text + " a", "", "")[3]
+    assert demo.sentences(models["encoder"], text, text)[1]
 
 
 def test_space_asks_for_what_the_package_asks_for():

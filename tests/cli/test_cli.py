@@ -29,6 +29,7 @@ from transformers import pipeline
 from hf_vg.cli import main
 from hf_vg.cli.inputs import ImageInputs
 from hf_vg.cli.program import parser
+from hf_vg.data.images import open_image
 from hf_vg.evaluation import caption_metrics
 from tests.checkpoints import (
     save_captioner,
@@ -247,16 +248,14 @@ def test_names_are_printed_safely(capsys, folder, captioner, tmp_path):
 
 
 def test_one_file_that_needs_too_much_memory(capsys, folder, captioner, monkeypatch):
-    from hf_vg.data import images
-
-    open_image, photos = images.open_image, folder / "photos"
+    photos = folder / "photos"
 
     def hungry(path, *args, **kwargs):
         if path.endswith("1.png"):
             raise MemoryError
         return open_image(path, *args, **kwargs)
 
-    monkeypatch.setattr(images, "open_image", hungry)
+    monkeypatch.setattr("hf_vg.cli.inputs.open_image", hungry)
     code, out, err = run(capsys, "caption", photos, "--model", captioner)
     assert code == 1 and out.count("\n") == 2 and "1.png: MemoryError" in err
 
