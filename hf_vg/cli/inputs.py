@@ -29,7 +29,6 @@ from ..data.images import open_image
 from .output import emit, first_line, printable
 
 
-
 class ImageInputs:
     r"""
     Images as they are named on a command line, and a count of what failed.
