@@ -227,7 +227,10 @@ def _seems_whole(image: Image.Image) -> bool:
         return end.endswith(b"\xff\xd9")
     if image.format == "PNG":
         file.seek(0)
-        Image.open(file, formats=["PNG"]).verify()
+        try:
+            Image.open(file, formats=["PNG"]).verify()
+        except Exception:
+            return False
         return end[4:8] == b"IEND"
     if image.format == "WEBP":
         file.seek(4)

@@ -255,7 +255,7 @@ def _tar_files(patterns: Iterable[str]) -> list[str]:
     return [path for pattern in patterns for path in sorted(glob(pattern)) if path.lower().endswith(".tar")]
 
 
-def _damage(patterns: Iterable[str], name: str, error: Exception) -> str:
+def _damage(patterns: Sequence[str], name: str, error: Exception) -> str:
     """Says which tar file cannot be read to its end, if one is the cause of an error."""
     for path in _tar_files(patterns):
         try:
@@ -263,7 +263,7 @@ def _damage(patterns: Iterable[str], name: str, error: Exception) -> str:
                 tar.getmembers()
         except (tarfile.TarError, EOFError, OSError) as damage:
             return f"{path}: the tar file is damaged: {damage}"
-    return f"{name}: {error}"
+    return f"{', '.join(patterns[:3]) or name}: {error}"
 
 
 def _captions(row: Mapping[str, Any]) -> list[str]:
