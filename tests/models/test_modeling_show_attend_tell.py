@@ -13,6 +13,7 @@
 # limitations under the License.
 import itertools
 import math
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, set_seed
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_vg.data import train_word_tokenizer
 from hf_vg.models.show_attend_tell import (
@@ -28,6 +30,18 @@ from hf_vg.models.show_attend_tell import (
     ShowAttendTellModel,
     ShowAttendTellProcessor,
 )
+from hf_vg.models.show_attend_tell.kernels_show_attend_tell import (
+    FusedEnergy,
+    HoistedGates,
+    WordsByStep,
+    energy_of_steps,
+    factored_energy,
+    gates_of_steps,
+    plain_energy,
+    plain_gates,
+    tanh_factors,
+)
+from hf_vg.models.show_attend_tell.outputs_show_attend_tell import ShowAttendTellState
 from hf_vg.models.vgg import VggConfig
 from tests.common import CaptionerTesterMixin
 
@@ -128,6 +142,8 @@ def restated_loss(model, features: np.ndarray, captions: list[list[int]], penalt
 class TestShowAttendTell(CaptionerTesterMixin):
     model_class = ShowAttendTellForConditionalGeneration
     auto_class = AutoModelForImageTextToText
+    num_hidden_states = {"decoder_hidden_states": 1, "encoder_hidden_states": 1}
+    num_attentions = {"cross_attentions": 1}
 
     def config(self):
         return tiny_config()
@@ -169,6 +185,8 @@ class TestShowAttendTellHard(CaptionerTesterMixin):
 
     model_class = ShowAttendTellForConditionalGeneration
     auto_class = AutoModelForImageTextToText
+    num_hidden_states = {"decoder_hidden_states": 1, "encoder_hidden_states": 1}
+    num_attentions = {"cross_attentions": 1}
 
     def config(self):
         # Training batches see expected contexts only, so that losses of two passes can be compared.
@@ -230,16 +248,14 @@ class TestHardAttention:
     def path_log_probabilities(model, features, caption, path):
         """log p(s|a) and log p(y|s,a) of one path of locations, through the model's own attention and LSTM."""
         attention = model.model.decoder.attention
-        forward, step = type(attention).forward, iter(path)
-        log_prior = []
+        step, log_prior = iter(path), []
 
-        def forced(self, query, gate, features, keys, choice, *args):
-            _, weights, _ = forward(self, query, gate, features, keys, "expected", *args)
+        def forced(weights, features, choice):
             location = next(step)
-            log_prior.append(torch.log(weights[0, location]))
-            return torch.sigmoid(gate) * features[:, location], weights, torch.tensor([location])
+            log_prior.append(torch.log(weights[0, 0, location]))
+            return features[:, location], torch.tensor([location])
 
-        with mock.patch.object(type(attention), "forward", forced):
+        with mock.patch.object(type(attention), "context", staticmethod(forced)):
             states = model.model(image_features=features, decoder_input_ids=torch.tensor([[0, caption[0, 0]]]))
         logits = model.deep_output(states.last_hidden_state, states.contexts, states.embeddings)
         log_likelihood = torch.log_softmax(logits, dim=-1).gather(2, caption.unsqueeze(-1)).sum()
@@ -358,13 +374,88 @@ class TestShowAttendTellModel:
         model.model.encoder.key_layers[0].weight.data *= scale
         inputs = {"image_features": torch.randn(3, 4, 6), "decoder_input_ids": torch.randint(0, 12, (6, 5))}
         expected = model.model(**inputs)
+        assert model.model.encoder(image_features=inputs["image_features"]).key_factors is None
         with torch.no_grad():
+            factors = model.model.encoder(image_features=inputs["image_features"]).key_factors
             outputs = model.model(**inputs)
-            in_range = scale * 3 < 100
-            assert (outputs.past_key_values.key_factors is not None) == in_range
-        assert expected.past_key_values.key_factors is None
+        assert (factors is not None) == (scale * 3 < 100)
         torch.testing.assert_close(outputs.cross_attentions, expected.cross_attentions, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-6)
+
+    def test_loss_without_gradients_is_that_with(self):
+        """In training mode captions are put in another order, also where attention is made of factors."""
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).train()
+        inputs = {"image_features": torch.randn(3, 4, 6), "labels": tiny_inputs()["labels"].flip(0)}
+        expected = model(**inputs).loss
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs).loss, expected)
+
+    @pytest.mark.parametrize("mode", [True, False])
+    def test_returned_attention_has_the_whole_derivative(self, mode):
+        """Of the logits by a weight of step 1: by way of the word that it chooses, and of all states that follow."""
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double()
+        features, ids = torch.randn(2, 4, 6).double(), torch.randint(3, 12, (2, 5))
+        outputs = model.train(mode)(image_features=features, decoder_input_ids=ids, output_attentions=True)
+        (gradient,) = torch.autograd.grad(outputs.logits[:, -1].sum(), outputs.cross_attentions, retain_graph=True)
+
+        decoder, encoded = model.model.decoder, model.model.encoder(image_features=features)
+        words, state = WordsByStep(2, 1, 5), decoder.initial_state(features, 1)
+        embeddings = decoder.embed_tokens(ids)
+        embeddings[:, 0] = 0
+
+        def last_logits(attention: torch.Tensor) -> float:
+            states = decoder.loop(words, embeddings, state, encoded, "expected", attention)
+            return model.deep_output(states.last_hidden_state, states.contexts, embeddings)[:, -1].sum().item()
+
+        for index in [(0, 0, 1, 2), (1, 0, 4, 0)]:
+            moved = outputs.cross_attentions[0].detach().clone()
+            moved[index] += 1e-6
+            difference = (last_logits(moved) - last_logits(outputs.cross_attentions[0].detach())) / 1e-6
+            assert gradient[index].item() == pytest.approx(difference, rel=1e-3, abs=1e-7)
+
+    def test_asking_for_attention_changes_no_gradient(self):
+        """Also after a backward pass that stops at the attention."""
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double().train()
+        inputs = {"image_features": torch.randn(3, 4, 6).double(), "labels": tiny_inputs()["labels"]}
+        expected = gradients(model(**inputs).loss, model)
+        outputs = model(**inputs, output_attentions=True)
+        torch.autograd.grad(outputs.logits.sum(), outputs.cross_attentions, retain_graph=True)
+        torch.testing.assert_close(gradients(outputs.loss, model), expected)
+        model.config.output_attentions = True
+        assert model(**inputs).logits is not None
+
+    def test_a_second_backward_pass_gives_the_same_gradient(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double().train()
+        features = torch.randn(3, 4, 6, dtype=torch.double, requires_grad=True)
+        loss = model(image_features=features, labels=tiny_inputs()["labels"]).loss
+        weight = model.model.decoder.gates_from_word.weight
+        (expected,) = torch.autograd.grad(loss, features, retain_graph=True)
+        # Stops before the keys, for which energies have added gradients up already.
+        torch.autograd.grad(loss, weight, retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(loss, features, retain_graph=True)[0], expected)
+
+    def test_logits_are_returned_in_training_without_labels(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config()).train()
+        outputs = model(tiny_inputs()["pixel_values"], decoder_input_ids=torch.tensor([[0, 4]] * 3))
+        assert outputs.logits.shape == (3, 2, 12) and outputs.logits.requires_grad
+
+    @pytest.mark.parametrize("by_config", [False, True])
+    def test_parts_return_tuples_too(self, by_config):
+        model, pixel_values = ShowAttendTellModel(tiny_config()).eval(), tiny_inputs()["pixel_values"]
+        expected = [part(pixel_values, output_hidden_states=True).to_tuple() for part in (model, model.encoder)]
+        model.config.return_dict = not by_config
+        kwargs = {"output_hidden_states": True} if by_config else {"output_hidden_states": True, "return_dict": False}
+        for part, values in zip((model, model.encoder), expected, strict=True):
+            outputs = part(pixel_values, **kwargs)
+            assert isinstance(outputs, tuple) and len(outputs) == len(values)
+            assert torch.equal(outputs[0], values[0])
+
+    def test_encoder_outputs_may_be_any_that_hold_features(self):
+        model, ids = ShowAttendTellModel(tiny_config()).eval(), torch.tensor([[0, 4]] * 3)
+        encoded = model.encoder(tiny_inputs()["pixel_values"])
+        expected = model(encoder_outputs=encoded, decoder_input_ids=ids).last_hidden_state
+        for given in ((encoded.last_hidden_state,), BaseModelOutput(last_hidden_state=encoded.last_hidden_state)):
+            torch.testing.assert_close(model(encoder_outputs=given, decoder_input_ids=ids).last_hidden_state, expected)
 
     def test_base_model_is_the_captioners_own(self, tmp_path):
         captioner = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
@@ -462,7 +553,7 @@ class TestShowAttendTellModel:
     def test_uneven_captions_are_refused(self):
         model = ShowAttendTellForConditionalGeneration(tiny_config())
         inputs = tiny_inputs()
-        with pytest.raises(ValueError, match="3 captions can not be shared out evenly among 2 images"):
+        with pytest.raises(ValueError, match="3 captions cannot be shared out evenly among 2 images"):
             model(pixel_values=inputs["pixel_values"][:2], labels=inputs["labels"])
 
     @pytest.mark.parametrize(
@@ -495,3 +586,104 @@ class TestShowAttendTellModel:
         if "backbone_config" not in field and "num_labels" not in field:
             with pytest.raises(StrictDataclassError, match=name):
                 setattr(tiny_config(), name, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.bfloat16])
+class TestShowAttendTellKernels:
+    """Each kernel has the value and the gradient of the plain code beside it."""
+
+    def test_hoisted_gates(self, dtype):
+        from_hidden, from_context = (torch.nn.Linear(size, 8, bias=False).to(dtype) for size in (3, 4))
+        shapes = ((6, 8), (2, 3), (2, 4))
+        words, hidden, context = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+
+        def run(word_gates, step) -> list[torch.Tensor]:
+            gates = []
+            for word_gate in word_gates.split(2):  # the state and the context depend on the step before
+                last = gates[-1] if gates else torch.zeros(2, 8, dtype=dtype)
+                gates.append(step(word_gate, hidden + last[:, :3].sin(), context * last[:, 4:].cos()))
+            variables = [words, hidden, context, from_hidden.weight, from_context.weight]
+            total = torch.cat(gates).sin().sum()
+            return [torch.cat(gates), *torch.autograd.grad(total, variables)]
+
+        plain = run(words, partial(plain_gates, from_hidden=from_hidden, from_context=from_context))
+        word_gates, step = gates_of_steps(words, from_hidden, from_context)
+        assert isinstance(step, HoistedGates)
+        assert_near(run(word_gates, step), plain, dtype)
+        with torch.no_grad():
+            assert gates_of_steps(words, from_hidden, from_context)[1].func is plain_gates
+
+    def test_fused_energy(self, dtype):
+        shapes = ((3, 5, 4), (3, 2, 4), (4,))
+        keys, query, score = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+
+        def run(energy) -> list[torch.Tensor]:
+            first = energy(query)
+            second = energy(query[:2, :1] + first[:2, :1, :4])  # later steps have fewer captions
+            total = first.sin().sum() + second.cos().sum()
+            return [first, second, *torch.autograd.grad(total, [keys, query, score])]
+
+        energy = energy_of_steps(keys, score)
+        assert isinstance(energy, FusedEnergy)
+        assert_near(run(energy), run(partial(plain_energy, keys=keys, score=score)), dtype)
+
+    @torch.no_grad()
+    def test_factored_energy(self, dtype):
+        keys, query, score = (torch.randn(shape, dtype=dtype) for shape in ((3, 5, 4), (2, 2, 4), (4,)))
+        factors = tanh_factors(keys)
+        assert (factors is None) == (dtype == torch.bfloat16) and tanh_factors(keys + 50) is None
+        energy = energy_of_steps(keys, score, factors)
+        assert energy.func is (plain_energy if factors is None else factored_energy)
+        for scale in (1, 100):
+            assert_near([energy(scale * query)], [plain_energy(scale * query, keys, score)], dtype)
+
+
+def assert_near(actual: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dtype):
+    tolerance = {"rtol": 0, "atol": 1e-10} if dtype == torch.double else {"rtol": 0.1, "atol": 0.1}
+    for left, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(left, right, **tolerance)
+
+
+class TestShowAttendTellState:
+    def captioner(self):
+        set_seed(0)
+        model = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
+        model.lm_head.bias.data[0] = -100.0  # captions do not end
+        return model, partial(model.generate, tiny_inputs()["pixel_values"], do_sample=False)
+
+    @pytest.mark.parametrize("words", [0, 2])
+    def test_generation_continues_from_a_state(self, words):
+        _, generate = self.captioner()
+        first = generate(max_new_tokens=4, return_dict_in_generate=True)
+        assert first.past_key_values.get_seq_length() == 4
+        ids = torch.cat([first.sequences, torch.full((3, words), 5)], dim=1)
+        continued = generate(decoder_input_ids=ids, past_key_values=first.past_key_values, max_new_tokens=4)
+        assert torch.equal(continued, generate(decoder_input_ids=ids, max_new_tokens=4))
+        if words == 0:
+            assert torch.equal(continued, generate(max_new_tokens=8))
+
+    def test_assistants_are_refused(self):
+        model, generate = self.captioner()
+        with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
+            generate(assistant_model=model)
+
+    def test_rows_are_chosen_and_repeated(self):
+        hidden, memory = torch.randn(2, 3, 7).unbind()
+        state = ShowAttendTellState(hidden, memory, 4)
+        assert not state.is_compileable
+        state.batch_repeat_interleave(2)
+        assert torch.equal(state.memory, memory[[0, 0, 1, 1, 2, 2]])
+        state.reorder_cache(torch.tensor([5, 0]))
+        assert torch.equal(state.hidden, hidden[[2, 0]]) and torch.equal(state.memory, memory[[2, 0]])
+
+    @torch.no_grad()
+    def test_exports_as_input_and_output(self):
+        model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None)).eval()
+        inputs = {"image_features": torch.randn(2, 4, 6), "decoder_input_ids": torch.tensor([[3], [5]])}
+        inputs["past_key_values"] = ShowAttendTellState(torch.randn(2, 7), torch.randn(2, 7), seen_tokens=2)
+        exported = torch.export.export(model, (), inputs).module()
+        expected, outputs = model(**inputs), exported(**inputs)
+        torch.testing.assert_close(outputs.logits, expected.logits)
+        state = outputs.past_key_values
+        assert type(state) is ShowAttendTellState and state.seen_tokens == 3
+        torch.testing.assert_close(state.hidden, expected.past_key_values.hidden)

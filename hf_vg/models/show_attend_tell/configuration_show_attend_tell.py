@@ -96,6 +96,10 @@ class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
             keeps photos from being learnt by heart where they are few.
         initializer_range (`float`, *optional*, defaults to 0.01):
             Standard deviation of the weights that are not square. Square ones are orthogonal.
+        use_cache (`bool`, *optional*, defaults to `True`):
+            Whether the model returns its recurrent state, from which `generate` continues.
+        bos_token_id (`int`, *optional*, defaults to 0):
+            Given to `generate` like any other special token. Captions begin with `decoder_start_token_id`.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
             Holds the place of the first input, which is a vector of zeros and not an embedding.
     """
@@ -128,7 +132,9 @@ class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
     embedding_dropout: float | int = probability_field(default=0.0)
     feature_dropout: float | int = probability_field(default=0.0)
     initializer_range: float = weight_field(default=0.01)
+    use_cache: bool = True
     is_encoder_decoder: bool = True
+    bos_token_id: int | None = 0
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2

@@ -13,143 +13,26 @@
 # limitations under the License.
 """PyTorch ShowAttendTell model: an LSTM that looks at a convolutional feature map while it writes a caption."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from ..generation import CaptionGenerationMixin
 from ..image_encoder import ImageEncoder
 from ..publishing import PublishedModelMixin
 from .configuration_show_attend_tell import ShowAttendTellConfig
-
-
-class ShowAttendTellState:
-    """The recurrent state, standing where `generate` keeps its key-value cache."""
-
-    def __init__(
-        self,
-        hidden: torch.Tensor,
-        memory: torch.Tensor,
-        hidden_weight: torch.Tensor,
-        key_factors: torch.Tensor | None = None,
-        seen_tokens: int = 0,
-    ):
-        self.hidden = hidden  # (N, n)
-        self.memory = memory  # (N, n)
-        # Made once a caption and not once a word: all that multiplies h, and what `factored_energy` takes.
-        self.hidden_weight = hidden_weight
-        self.key_factors = key_factors
-        self.seen_tokens = seen_tokens
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.seen_tokens
-
-    def reorder_cache(self, beam_idx: torch.LongTensor):
-        self.hidden = self.hidden.index_select(0, beam_idx)
-        self.memory = self.memory.index_select(0, beam_idx)
-
-
-class ShowAttendTellHoistedGradients(torch.autograd.Function):
-    """
-    Hands the inputs of all steps through to a loop that uses `keys` and `weights` detached. In the backward pass the
-    gradient of all steps arrives here at once, and what each of them would add up by itself is made in one go.
-    """
-
-    @staticmethod
-    def forward(ctx, step_inputs, loop, keys, score, *weights):
-        ctx.loop = loop
-        ctx.save_for_backward(score)
-        ctx.weight_sizes = [weight.shape[0] for weight in weights]
-        return step_inputs.view_as(step_inputs)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (score,) = ctx.saved_tensors
-        weight_gradients = [
-            gradient[:, :size].T @ torch.cat(steps).to(gradient.dtype)
-            for size, steps in zip(ctx.weight_sizes, ctx.loop.multiplied, strict=True)
-        ]
-        keys_gradient, ctx.loop.keys_gradient = ctx.loop.keys_gradient, None
-        if keys_gradient is not None:
-            keys_gradient = keys_gradient * score
-        return gradient, None, keys_gradient, None, *weight_gradients
-
-
-class ShowAttendTellLoop:
-    """What the steps of one loop leave for `ShowAttendTellHoistedGradients`."""
-
-    def __init__(self, keys: torch.Tensor):
-        self.keys = keys.detach()  # (B, L, A)
-        self.multiplied = [], []  # for each weight, what each step multiplied by it
-        self.keys_gradient = None  # without the factor u, which is the same in every step
-
-
-def cache_sized(tensor: torch.Tensor, elements: int) -> list[slice]:
-    """Slices of images, of `elements` each, that a processor's cache holds from one operation to the next."""
-    images = tensor.shape[0]
-    step = max(1, 2**19 // elements) if tensor.device.type == "cpu" else images
-    return [slice(start, start + step) for start in range(0, images, step)]
-
-
-class ShowAttendTellEnergy(torch.autograd.Function):
-    """Equation 4: u . tanh(key + query) of every location, for the first images of the batch."""
-
-    @staticmethod
-    def forward(ctx, query, score, loop):
-        keys = loop.keys[: query.shape[0]]
-        shape = torch.Size([*query.shape[:2], *keys.shape[1:]])
-        activation, energy = keys.new_empty(shape), keys.new_empty(shape[:-1])  # (B, K, L, A), (B, K, L)
-        for part in cache_sized(activation, shape[1:].numel()):
-            torch.add(keys[part].unsqueeze(1), query[part].unsqueeze(2), out=activation[part])
-            torch.matmul(activation[part].tanh_(), score, out=energy[part])
-        ctx.loop = loop
-        ctx.save_for_backward(activation, score)
-        return energy
-
-    @staticmethod
-    def backward(ctx, gradient):
-        activation, score = ctx.saved_tensors
-        if ctx.loop.keys_gradient is None:
-            ctx.loop.keys_gradient = torch.zeros_like(ctx.loop.keys)
-        score_gradient = torch.zeros_like(score)
-        query_gradient = activation.new_empty(*activation.shape[:2], 1, activation.shape[-1])
-        one = activation.new_ones(())
-        for part in cache_sized(activation, activation[0].numel()):
-            rows, tanh = gradient[part], activation[part]
-            score_gradient += rows.flatten() @ tanh.flatten(0, 2)
-            slope = torch.addcmul(one, tanh, tanh, value=-1)
-            torch.matmul(rows.unsqueeze(2), slope, out=query_gradient[part])
-            keys_gradient = ctx.loop.keys_gradient[part][: len(rows)]
-            for caption in range(rows.shape[1]):
-                keys_gradient.addcmul_(slope[:, caption], rows[:, caption].unsqueeze(-1))
-        return query_gradient.squeeze(2) * score, score_gradient, None
-
-
-EXPONENT_LIMIT = 40.0  # e^(2 * 40) is neither zero nor infinite in single precision
-
-
-def tanh_factors(values: torch.Tensor) -> torch.Tensor | None:
-    """e^(2 x), or `None` where its range does not suffice."""
-    in_range = values.dtype in (torch.float32, torch.float64) and values.abs().max() < EXPONENT_LIMIT
-    return torch.exp(2 * values) if in_range else None
-
-
-def factored_energy(key_factors: torch.Tensor, query_factors: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
-    """
-    Equation 4 without a tanh of every location: tanh(k + q) = 1 - 2 / (1 + e^2k e^2q), of which the first factor is
-    the same for all words of a caption.
-    """
-    parts = [
-        (key_factors[part].unsqueeze(1) * query_factors[part].unsqueeze(2)).add_(1).reciprocal_() @ score
-        for part in cache_sized(key_factors, query_factors.shape[1] * key_factors[0].numel())
-    ]
-    return score.sum() - 2 * torch.cat(parts)
+from .kernels_show_attend_tell import WordsByStep, energy_of_steps, gates_of_steps, tanh_factors
+from .losses_show_attend_tell import captioning_losses
+from .outputs_show_attend_tell import (
+    ShowAttendTellCaptionerOutput,
+    ShowAttendTellEncoderOutput,
+    ShowAttendTellModelOutput,
+    ShowAttendTellState,
+    is_asked_for,
+)
 
 
 class ShowAttendTellEncoder(nn.Module):
@@ -168,73 +51,53 @@ class ShowAttendTellEncoder(nn.Module):
         )
         self.key_layers[0].orthogonal_blocks = 0  # Gaussian in the authors' code, even though it is square
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.FloatTensor | None = None,
         image_features: torch.FloatTensor | None = None,
-        **kwargs,
-    ) -> "ShowAttendTellEncoderOutput":
-        image_features = self.image_encoder(pixel_values, image_features).flatten(1, -2)  # (B, L, D)
-        image_features = image_features.to(self.key_layers[0].weight.dtype).contiguous()
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ShowAttendTellEncoderOutput:
+        features = self.image_encoder(pixel_values, image_features).flatten(1, -2)  # (B, L, D)
+        features = features.to(self.key_layers[0].weight.dtype).contiguous()
         if self.training and self.feature_dropout.p > 0:
-            image_features = self.feature_dropout(image_features.transpose(1, 2)).transpose(1, 2)
+            features = self.feature_dropout(features.transpose(1, 2)).transpose(1, 2)
 
-        keys = self.key_layers[0](image_features)
+        keys = self.key_layers[0](features)  # (B, L, A)
         for layer in self.key_layers[1:]:
             keys = torch.tanh(layer(keys))
-        return ShowAttendTellEncoderOutput(last_hidden_state=image_features, attention_keys=keys)
+        return ShowAttendTellEncoderOutput(
+            last_hidden_state=features,
+            hidden_states=(features,) if is_asked_for("output_hidden_states", kwargs, self.config) else None,
+            attention_keys=keys,
+            key_factors=tanh_factors(keys),
+        )
 
 
 class ShowAttendTellAttention(nn.Module):
-    """Equations 4-6 and 13, with the gate of section 4.2.1."""
+    """The layers of equations 4 and 5 that see the state, with the gate of section 4.2.1."""
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
-        self.temperature = config.attention_temperature
         self.query = nn.Linear(config.hidden_size, config.attention_size, bias=False)
         # A bias here would cancel in the softmax.
         self.score = nn.Linear(config.attention_size, 1, bias=False)
-        gate_sizes = {"scalar": 1, "vector": config.feature_size, "none": 0}
-        gate_size = gate_sizes[config.context_gate]
+        gate_size = {"scalar": 1, "vector": config.feature_size, "none": 0}[config.context_gate]
         self.gate = nn.Linear(config.hidden_size, gate_size) if gate_size else None
 
-    def forward(
-        self,
-        query: torch.Tensor,
-        gate: torch.Tensor,
-        features: torch.Tensor,
-        keys: torch.Tensor,
-        choice: str,
-        loop: ShowAttendTellLoop | None = None,
-        key_factors: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        batch, _, feature_size = features.shape
-        query = query.unflatten(0, (batch, -1))  # (B, K, A): the captions, or beams, that share an image
-        score = self.score.weight[0].to(keys.dtype)
-        query_factors = tanh_factors(query) if key_factors is not None else None
-        if loop is not None:
-            energy = ShowAttendTellEnergy.apply(query, score, loop)  # (B, K, L)
-        elif query_factors is not None:
-            energy = factored_energy(key_factors, query_factors, score)
-        else:
-            energy = (keys.unsqueeze(1) + query.unsqueeze(2)).tanh_() @ score
-        weights = torch.softmax(self.temperature * energy.float(), dim=-1).to(features.dtype)
-        location = None
+    @staticmethod
+    def context(weights: torch.Tensor, features: torch.Tensor, choice: str) -> tuple[torch.Tensor, ...]:
+        """Equation 13, or the feature of one location (section 4.1), which is returned too."""
         if choice == "expected":
-            context = torch.bmm(weights, features)  # (B, K, D)
-        else:
-            rows = weights.detach().flatten(0, 1)
-            location = rows.argmax(dim=-1) if choice == "argmax" else torch.multinomial(rows.float(), 1).squeeze(-1)
-            index = location.view(batch, -1, 1).expand(-1, -1, feature_size)
-            context = features.gather(1, index)
-        context = context.flatten(0, 1)  # (N, D)
-        if self.gate is not None:
-            context = torch.sigmoid(gate) * context
-        return context, weights.flatten(0, 1), location
+            return torch.bmm(weights, features).flatten(0, 1), None
+        rows = weights.detach().flatten(0, 1)
+        location = rows.argmax(dim=-1) if choice == "argmax" else torch.multinomial(rows.float(), 1).squeeze(-1)
+        index = location.view(len(features), -1, 1).expand(-1, -1, features.shape[-1])
+        return features.gather(1, index).flatten(0, 1), location
 
 
 class ShowAttendTellDecoder(nn.Module):
-    """The LSTM of equations 1-3. All that does not depend on the previous state is computed outside its loop."""
+    """The LSTM of equations 1 to 3 and the attention that it directs."""
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
@@ -254,165 +117,118 @@ class ShowAttendTellDecoder(nn.Module):
         self.gates_from_hidden.orthogonal_blocks = 4
         self.gates_from_context = nn.Linear(config.feature_size, 4 * config.hidden_size, bias=False)
 
-    def initial_state(self, features: torch.Tensor, keys: torch.Tensor, captions: int) -> ShowAttendTellState:
+    def initial_state(self, features: torch.Tensor, captions: int) -> ShowAttendTellState:
+        """The state that the mean feature gives, for each of the captions of an image."""
         mean = features.mean(dim=1)
         for layer in self.init_layers:
             mean = self.init_dropout(torch.relu(layer(mean)))
         mean = mean.repeat_interleave(captions, dim=0)
-        from_hidden = [self.gates_from_hidden.weight, self.attention.query.weight]
-        if self.attention.gate is not None:
-            from_hidden.append(self.attention.gate.weight)
-        # Other processors compute a tanh as fast as they read its argument, and gradients take another way.
-        factored = keys.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return ShowAttendTellState(
-            torch.tanh(self.init_hidden(mean)),
-            torch.tanh(self.init_memory(mean)),
-            torch.cat(from_hidden),
-            tanh_factors(keys) if factored else None,
-        )
+        return ShowAttendTellState(torch.tanh(self.init_hidden(mean)), torch.tanh(self.init_memory(mean)))
 
     def context_choice(self) -> str:
         """How this forward pass makes a context of attention weights."""
         if self.config.attention_type == "soft":
             return "expected"
-        # Locations are drawn for the gradient: where there is none, as in captions that training finds, this decodes.
+        # Locations are drawn for the gradient. Where there is none, as in captions that training finds, this decodes.
         if not (self.training and torch.is_grad_enabled()):
             return self.config.hard_decoding
-        # One draw a batch, as in the authors' code.
+        # One draw per batch, as in the authors' code.
         return "sample" if torch.rand(()).item() < self.config.semi_sampling_probability else "expected"
 
     def forward(
         self,
         input_ids: torch.LongTensor,
-        features: torch.Tensor,
-        keys: torch.Tensor,
+        encoder_outputs: ShowAttendTellEncoderOutput,
         past_key_values: ShowAttendTellState | None = None,
         lengths: torch.LongTensor | None = None,
-    ) -> "ShowAttendTellModelOutput":
-        (captions, length), images = input_ids.shape, features.shape[0]
+        differentiable_attention: bool = False,
+    ) -> ShowAttendTellModelOutput:
+        features = encoder_outputs.last_hidden_state  # (B, L, D)
+        captions, images = input_ids.shape[0], features.shape[0]
         if captions % images:
-            raise ValueError(f"{captions} captions can not be shared out evenly among {images} images.")
-        embeddings = self.embed_tokens(input_ids)
-        if past_key_values is None:
-            past_key_values = self.initial_state(features, keys, captions // images)
-        if past_key_values.seen_tokens == 0:
+            raise ValueError(f"{captions} captions cannot be shared out evenly among {images} images.")
+        state = past_key_values
+        if state is None:
+            state = self.initial_state(features, captions // images)
+        embeddings = self.embed_tokens(input_ids)  # (N, T, m)
+        if state.seen_tokens == 0:
             # The first input is a vector of zeros, whatever token holds its place.
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         embeddings = self.embedding_dropout(embeddings)
-        hidden, memory = past_key_values.hidden, past_key_values.memory
-
-        encoder_last_hidden_state = features
-        if lengths is None:
-            positions, shapes = None, [(images, captions // images)] * length
-            word_inputs = embeddings.transpose(0, 1).flatten(0, 1)
-        else:
-            image_order, rows, positions, shapes = longest_first(lengths.view(images, -1), length)
-            word_inputs = embeddings.flatten(0, 1).index_select(0, positions)
-            hidden, memory = hidden.index_select(0, rows), memory.index_select(0, rows)
-            features, keys = features.index_select(0, image_order), keys.index_select(0, image_order)
-
-        # What each step adds to the product of h with all its weights: gates, query of the attention, context gate.
-        step_inputs = [self.gates_from_word(word_inputs)]  # (words, 4n), step by step
-        step_inputs.append(step_inputs[0].new_zeros(len(word_inputs), self.config.attention_size))
-        if self.attention.gate is not None:
-            step_inputs.append(self.attention.gate.bias.to(step_inputs[0].dtype).expand(len(word_inputs), -1))
-        sizes = [part.shape[-1] for part in step_inputs]
-        step_inputs = torch.cat(step_inputs, dim=-1)
-        hidden_weight, context_weight = past_key_values.hidden_weight, self.gates_from_context.weight
-
-        loop = None
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            loop = ShowAttendTellLoop(keys)
-            score = self.attention.score.weight[0].detach().to(keys.dtype)
-            step_inputs = ShowAttendTellHoistedGradients.apply(
-                step_inputs, loop, keys, score, hidden_weight, context_weight
-            )
-            hidden_weight, context_weight = hidden_weight.detach(), context_weight.detach()
-        dtype = step_inputs.dtype  # under autocast, that of its products
-        hidden_weight, context_weight = hidden_weight.to(dtype).T, context_weight.to(dtype).T
 
         choice = self.context_choice()
+        words = WordsByStep(images, captions // images, input_ids.shape[1], lengths)
+        outputs = self.loop(words, embeddings, state, encoder_outputs, choice)
+        if differentiable_attention and choice == "expected" and torch.is_grad_enabled():
+            # The steps once more, with the weights that are returned: these are then in the graph of all that follows.
+            (attention,) = outputs.cross_attentions
+            outputs = self.loop(words, embeddings, state, encoder_outputs, choice, attention)
+            outputs.cross_attentions = (attention,)
+        return outputs
+
+    def loop(
+        self,
+        words: WordsByStep,
+        embeddings: torch.Tensor,
+        state: ShowAttendTellState,
+        encoder_outputs: ShowAttendTellEncoderOutput,
+        choice: str,
+        attention: torch.Tensor | None = None,
+    ) -> ShowAttendTellModelOutput:
+        """
+        Equations 1 to 6 and 13, one word after another. B images have K captions each, N = B * K. `attention` gives
+        the weights of all steps, of shape (N, 1, T, L), instead of equations 4 and 5.
+        """
+        features = words.order_images(encoder_outputs.last_hidden_state)  # (B, L, D)
+        keys = words.order_images(encoder_outputs.attention_keys)  # (B, L, A)
+        hidden, memory = words.order_captions(state.hidden), words.order_captions(state.memory)  # (N, n)
+        # The words' part of the gates does not wait for the state.
+        word_gates = self.gates_from_word(words.by_step(embeddings))  # (words, 4n)
+        word_gates, step_gates = gates_of_steps(word_gates, self.gates_from_hidden, self.gates_from_context)
+        score = self.attention.score.weight[0].to(keys.dtype)  # u, (A,)
+        step_energy = energy_of_steps(keys, score, words.order_images(encoder_outputs.key_factors))
+        if attention is not None:
+            attention = words.split(words.by_step(attention.squeeze(1)))
+
         hiddens, contexts, attentions, locations = [], [], [], []
-        shape = (images, captions // images)
-        for step_input, (images, captions) in zip(step_inputs.split([b * k for b, k in shapes]), shapes, strict=True):
-            if (images, captions) != shape:  # the others have ended
-                hidden, memory = (
-                    state.unflatten(0, shape)[:images, :captions].flatten(0, 1) for state in (hidden, memory)
-                )
-                if images != shape[0]:
-                    features, keys = features[:images], keys[:images]
-                shape = (images, captions)
-            projected = torch.addmm(step_input, hidden.to(dtype), hidden_weight).split(sizes, dim=-1)
-            context, weights, location = self.attention(
-                projected[1], projected[-1], features, keys, choice, loop, past_key_values.key_factors
-            )
-            gates = torch.addmm(projected[0], context.to(dtype), context_weight)
-            if loop is not None:
-                loop.multiplied[0].append(hidden.detach())
-                loop.multiplied[1].append(context.detach())
+        for step, word_gate in enumerate(words.split(word_gates)):
+            hidden, memory = words.continuing(step, hidden, memory)
+            images, captions = words.shapes[step]
+            if attention is None:
+                # Equation 4: e_ti = u . tanh(keys_i + W h_{t-1})
+                query = self.attention.query(hidden).unflatten(0, (images, captions))  # (B, K, A)
+                energy = step_energy(query)  # (B, K, L)
+                # Equation 5: alpha_ti
+                weights = torch.softmax(self.config.attention_temperature * energy.float(), dim=-1)
+                weights = weights.to(features.dtype)  # (B, K, L)
+            else:
+                weights = attention[step].unflatten(0, (images, captions))
+            # Equations 6 and 13: z_t = sum_i alpha_ti a_i, times the gate beta_t = sigmoid(W h_{t-1})
+            context, location = self.attention.context(weights, features[:images], choice)  # (N, D)
+            if self.attention.gate is not None:
+                context = torch.sigmoid(self.attention.gate(hidden)) * context
+            # Equation 1: the gates, from E y_{t-1}, h_{t-1} and z_t
+            gates = step_gates(word_gate, hidden, context)  # (N, 4n)
             input_gate, forget_gate, output_gate, candidate = gates.chunk(4, dim=-1)
+            # Equations 2 and 3: c_t and h_t
             memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
-            hidden = torch.sigmoid(output_gate) * torch.tanh(memory)
+            hidden = torch.sigmoid(output_gate) * torch.tanh(memory)  # (N, n)
             hiddens.append(hidden)
             contexts.append(context)
-            attentions.append(weights)
+            attentions.append(weights.flatten(0, 1))
             locations.append(location)
+            # Equation 7, the logits of the next word, needs no loop: `deep_output` takes all steps at once.
 
-        def by_caption(steps: list[torch.Tensor]) -> torch.Tensor:
-            if positions is None:
-                return torch.stack(steps, dim=1)
-            steps = torch.cat(steps)
-            return (
-                steps.new_zeros(input_ids.numel(), *steps.shape[1:])
-                .index_copy(0, positions, steps)
-                .view(*input_ids.shape, *steps.shape[1:])
-            )
-
-        state = None
-        if positions is None:
-            state = ShowAttendTellState(
-                hidden,
-                memory,
-                past_key_values.hidden_weight,
-                past_key_values.key_factors,
-                past_key_values.seen_tokens + length,
-            )
+        seen_tokens = state.seen_tokens + embeddings.shape[1]
         return ShowAttendTellModelOutput(
-            last_hidden_state=by_caption(hiddens),
-            contexts=by_caption(contexts),
+            last_hidden_state=words.by_caption(hiddens),
+            contexts=words.by_caption(contexts),
             embeddings=embeddings,
-            past_key_values=state,
-            cross_attentions=(by_caption(attentions).unsqueeze(1),),
-            locations=by_caption(locations) if choice != "expected" else None,
-            encoder_last_hidden_state=encoder_last_hidden_state,
+            past_key_values=ShowAttendTellState(hidden, memory, seen_tokens) if words.positions is None else None,
+            cross_attentions=(words.by_caption(attentions).unsqueeze(1),),
+            locations=words.by_caption(locations) if choice != "expected" else None,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
         )
-
-
-def longest_first(
-    lengths: torch.LongTensor, max_length: int
-) -> tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor, list[tuple[int, int]]]:
-    """
-    Orders captions so that those going on at any step are the first captions of the first images, or nearly so.
-
-    Args:
-        lengths (`torch.LongTensor` of shape `(images, captions)`):
-            The number of steps of each caption.
-        max_length (`int`):
-            The number of steps that captions are padded to.
-
-    Returns:
-        `tuple`: The order of images; that of rows; the positions in the flattened `(rows, max_length)` that the steps
-        compute, one step after the other; and the number of images and of captions an image in each step.
-    """
-    device = lengths.device
-    image_order = lengths.amax(dim=1).argsort(descending=True, stable=True)
-    lengths, caption_order = lengths[image_order].sort(dim=1, descending=True, stable=True)
-    rows = image_order.unsqueeze(1) * lengths.shape[1] + caption_order
-    going_on = lengths.unsqueeze(-1) > torch.arange(int(lengths.max().clamp(min=1)), device=device)  # (B, K, T)
-    images, captions = (going_on.any(dim=dim).sum(dim=0).clamp(min=1).tolist() for dim in (1, 0))
-    shapes = list(zip(images, captions, strict=True))
-    positions = [(rows[:b, :k] * max_length + step).flatten() for step, (b, k) in enumerate(shapes)]
-    return image_order, rows.flatten(), torch.cat(positions), shapes
 
 
 class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
@@ -427,6 +243,8 @@ class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")
     supports_gradient_checkpointing = True  # of the backbone, where it is trained
+    _no_split_modules = ["ShowAttendTellEncoder", "ShowAttendTellDecoder"]
+    _is_stateful = True  # no step can be taken back, so `generate` refuses an assistant
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -439,68 +257,6 @@ class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
             if module.out_features == blocks * module.in_features:
                 orthogonal = [init.orthogonal_(torch.empty_like(block)) for block in module.weight.chunk(blocks)]
                 init.copy_(module.weight, torch.cat(orthogonal))
-
-
-@dataclass
-class ShowAttendTellEncoderOutput(BaseModelOutput):
-    r"""
-    attention_keys (`torch.FloatTensor` of shape `(batch_size, locations, attention_size)`):
-        The features as the attention network sees them.
-    """
-
-    attention_keys: torch.FloatTensor | None = None
-
-
-@dataclass
-class ShowAttendTellModelOutput(ModelOutput):
-    r"""
-    last_hidden_state (`torch.FloatTensor` of shape `(captions, length, hidden_size)`):
-        h_t of each step.
-    contexts (`torch.FloatTensor` of shape `(captions, length, feature_size)`):
-        The gated context z_t of each step.
-    embeddings (`torch.FloatTensor` of shape `(captions, length, embedding_size)`):
-        E y_{t-1} of each step; zeros at the first.
-    past_key_values (`ShowAttendTellState`):
-        The LSTM's state after the last step.
-    cross_attentions (`tuple(torch.FloatTensor)` of one tensor of shape `(captions, 1, length, locations)`):
-        alpha_t of each step.
-    locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
-        The one location looked at in each step, where hard attention chose one.
-    encoder_last_hidden_state (`torch.FloatTensor` of shape `(images, locations, feature_size)`):
-        The features attended to.
-    """
-
-    last_hidden_state: torch.FloatTensor | None = None
-    contexts: torch.FloatTensor | None = None
-    embeddings: torch.FloatTensor | None = None
-    past_key_values: ShowAttendTellState | None = None
-    cross_attentions: tuple[torch.FloatTensor] | None = None
-    locations: torch.LongTensor | None = None
-    encoder_last_hidden_state: torch.FloatTensor | None = None
-
-
-@dataclass
-class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        With soft attention `loss_caption + attention_penalty * loss_attention`, with hard attention
-        `loss_caption + loss_reinforce + loss_entropy`.
-    logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
-        Scores of the next word. `None` in training, where only the loss is wanted.
-    loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Negative log likelihood of a caption: summed over its words, averaged over captions.
-    loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The doubly stochastic term of equation 14 for a caption: sum over locations of (1 - sum over time)^2.
-    loss_reinforce (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The term whose gradient is the REINFORCE estimate of hard attention; its value means nothing by itself.
-    loss_entropy (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Minus the weighted entropy of the locations of hard attention.
-    """
-
-    loss_caption: torch.FloatTensor | None = None
-    loss_attention: torch.FloatTensor | None = None
-    loss_reinforce: torch.FloatTensor | None = None
-    loss_entropy: torch.FloatTensor | None = None
 
 
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
@@ -518,12 +274,13 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding):
         self.decoder.embed_tokens = value
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.FloatTensor | None = None,
         image_features: torch.FloatTensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
-        encoder_outputs: ShowAttendTellEncoderOutput | None = None,
+        encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
         lengths: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -536,15 +293,24 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             K of the number of images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its features.
         lengths (`torch.LongTensor` of shape `(captions,)`, *optional*):
             The number of steps wanted of each caption. What is beyond need not be computed, and may be zero.
+        output_attentions (`bool`, *optional*):
+            Attention weights are always returned. With `True`, all other outputs are computed from the returned
+            tensor, so that they can be differentiated by it. With gradients, this takes twice the time.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(pixel_values=pixel_values, image_features=image_features)
-        features, keys = encoder_outputs.last_hidden_state, encoder_outputs.attention_keys
+            encoder_outputs = self.encoder(pixel_values, image_features, return_dict=True)
+        elif not isinstance(encoder_outputs, ShowAttendTellEncoderOutput):
+            encoder_outputs = self.encoder(image_features=encoder_outputs[0], return_dict=True)
+        features = encoder_outputs.last_hidden_state
         if decoder_input_ids is None:
-            decoder_input_ids = torch.full(
-                (features.shape[0], 1), self.config.decoder_start_token_id, device=features.device
-            )
-        return self.decoder(decoder_input_ids, features, keys, past_key_values, lengths)
+            shape, start = (features.shape[0], 1), self.config.decoder_start_token_id
+            decoder_input_ids = torch.full(shape, start, device=features.device)
+        wants_attention = is_asked_for("output_attentions", kwargs, self.config)
+        outputs = self.decoder(decoder_input_ids, encoder_outputs, past_key_values, lengths, wants_attention)
+        if is_asked_for("output_hidden_states", kwargs, self.config):
+            outputs.decoder_hidden_states = (outputs.last_hidden_state,)
+            outputs.encoder_hidden_states = (features,)
+        return outputs
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptionGenerationMixin):
@@ -563,10 +329,10 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         )
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = nn.Linear(config.embedding_size, config.vocab_size)
-        if config.attention_type == "hard":
-            self.baseline = nn.Buffer(torch.zeros(()))
+        # The moving average of rewards, for hard attention alone.
+        self.baseline = nn.Buffer(torch.zeros(())) if config.attention_type == "hard" else None
         self.post_init()
-        # A caption is not the place for a token that stands for words unknown.
+        # Never generate <unk> or <pad>.
         hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
         self.generation_config.suppress_tokens = hidden_tokens or None
 
@@ -599,6 +365,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             readout = torch.tanh(readout)
         return self.lm_head(self.dropout(readout))
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.FloatTensor | None = None,
@@ -606,9 +373,10 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         labels: torch.LongTensor | None = None,
         caption_weights: torch.FloatTensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
-        encoder_outputs: ShowAttendTellEncoderOutput | None = None,
+        encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
         use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellCaptionerOutput:
         r"""
@@ -626,89 +394,37 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             if decoder_input_ids is None:
                 decoder_input_ids = labels.new_full(labels.shape, self.config.decoder_start_token_id)
                 decoder_input_ids[:, 1:] = labels[:, :-1].clamp(min=0)
+        wants_attention = is_asked_for("output_attentions", kwargs, self.config)
+        only_loss = labels is not None and self.training and not wants_attention
         # Shapes that change with every batch are not for a compiled model.
-        only_words = labels is not None and self.training and not torch.compiler.is_compiling()
-        outputs = self.model(
-            pixel_values=pixel_values,
-            image_features=image_features,
-            decoder_input_ids=decoder_input_ids,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            lengths=(labels != -100).sum(dim=-1) if only_words else None,
-        )
+        only_words = only_loss and not torch.compiler.is_compiling()
+        lengths = (labels != -100).sum(dim=-1) if only_words else None
+        inputs = (pixel_values, image_features, decoder_input_ids, encoder_outputs, past_key_values, lengths)
+        outputs = self.model(*inputs, return_dict=True, **kwargs)
         states = (outputs.last_hidden_state, outputs.contexts, outputs.embeddings)
 
-        logits = self.deep_output(*states) if labels is None or not self.training else None
+        logits = None if only_loss else self.deep_output(*states)
         losses = {}
         if labels is not None:
             is_word = labels != -100
-            is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
-            num_captions = is_caption.sum().clamp(min=1)
-            all_captions = kwargs.get("num_items_in_batch")
-            share = 1 if all_captions is None else num_captions / all_captions
             # Padding is left out before the vocabulary projection, the widest of the model.
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
-            word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
-            weighted, weights = word_losses, None
-            if caption_weights is not None:
-                weights = caption_weights.flatten()
-                weighted = word_losses * weights.unsqueeze(1).expand_as(labels)[is_word]
-            losses["loss_caption"] = weighted.sum() / num_captions
-            attention = outputs.cross_attentions[0].squeeze(1) * is_word.unsqueeze(-1)  # (N, T, L)
-            uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
-            losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
-            if self.config.attention_type == "soft":
-                loss = share * (losses["loss_caption"] + self.config.attention_penalty * losses["loss_attention"])
-            else:
-                losses["loss_attention"] = losses["loss_attention"].detach()
-                losses |= self.hard_attention_losses(
-                    attention, outputs.locations, word_losses.detach(), is_word, all_captions is not None, weights
-                )
-                loss = share * losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
-            losses["loss"] = loss
+            attention = outputs.cross_attentions[0].squeeze(1)
+            hard = {"locations": outputs.locations, "baseline": self.baseline, "update_baseline": self.training}
+            losses = captioning_losses(
+                self.config, word_logits, labels, attention, caption_weights, num_items_in_batch, **hard
+            )
 
+        use_cache = self.config.use_cache if use_cache is None else use_cache
         return ShowAttendTellCaptionerOutput(
             **losses,
             logits=logits,
-            past_key_values=outputs.past_key_values if use_cache is not False else None,
+            past_key_values=outputs.past_key_values if use_cache else None,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            encoder_hidden_states=outputs.encoder_hidden_states,
         )
-
-    def hard_attention_losses(
-        self,
-        attention: torch.Tensor,
-        locations: torch.Tensor | None,
-        word_losses: torch.Tensor,
-        is_word: torch.Tensor,
-        is_share: bool = False,
-        caption_weights: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        # The terms are sums over the global batch, and DDP takes the mean over processes. Trainer makes up for that
-        # itself where a loss is its batch's share of a whole.
-        processes = torch.distributed.get_world_size() if distributed and not is_share else 1
-        log_attention = torch.log(attention.float() + 1e-8)
-        entropy = (attention * log_attention).sum()
-        reinforce = attention.new_zeros(())
-        if locations is not None:
-            losses = torch.zeros_like(is_word, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
-            rewards = losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - self.baseline
-            if caption_weights is not None:
-                rewards = rewards * caption_weights
-            chosen = log_attention.gather(2, locations.unsqueeze(-1)).squeeze(-1) * is_word
-            reinforce = (rewards.unsqueeze(1) * chosen).sum()
-        if self.training:
-            total = torch.stack([word_losses.sum(), is_word.sum().to(word_losses.dtype)])
-            if distributed:
-                torch.distributed.all_reduce(total)
-            # After use, and from the words of all processes, so that it is the same everywhere.
-            self.baseline.lerp_((total[0] / total[1].clamp(min=1)).to(self.baseline), 1 - self.config.baseline_decay)
-        return {
-            "loss_reinforce": processes * self.config.reinforce_weight * reinforce,
-            "loss_entropy": processes * self.config.entropy_weight * entropy,
-        }
 
 
 __all__ = ["ShowAttendTellForConditionalGeneration", "ShowAttendTellModel", "ShowAttendTellPreTrainedModel"]

@@ -1,0 +1,112 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What ShowAttendTell is trained for: likely captions, and attention as section 4.1 or 4.2 of the paper asks for."""
+
+import torch
+from torch import nn
+
+from .configuration_show_attend_tell import ShowAttendTellConfig
+
+
+def captioning_losses(
+    config: ShowAttendTellConfig,
+    word_logits: torch.Tensor,
+    labels: torch.LongTensor,
+    attention: torch.Tensor,
+    caption_weights: torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | None = None,
+    locations: torch.LongTensor | None = None,
+    baseline: torch.Tensor | None = None,
+    update_baseline: bool = False,
+) -> dict[str, torch.Tensor]:
+    r"""
+    The loss and its parts.
+
+    Args:
+        config ([`ShowAttendTellConfig`]):
+            The kind of attention and the weights of the parts.
+        word_logits (`torch.Tensor` of shape `(words, vocab_size)`):
+            Logits of the words of `labels`, without padding.
+        labels (`torch.LongTensor` of shape `(captions, length)`):
+            Captions, padded with -100.
+        attention (`torch.Tensor` of shape `(captions, length, locations)`):
+            alpha.
+        caption_weights (`torch.Tensor` of shape `(captions,)` or `(images, captions)`, *optional*):
+            What each caption counts.
+        num_items_in_batch (`torch.Tensor`, *optional*):
+            The captions of all batches whose gradients are summed, of which this batch is a share.
+        locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+            The locations that hard attention has drawn.
+        baseline (`torch.Tensor`, *optional*):
+            The moving average of rewards of hard attention.
+        update_baseline (`bool`, *optional*, defaults to `False`):
+            Whether these captions move it.
+    """
+    is_word = labels != -100
+    is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
+    num_captions = is_caption.sum().clamp(min=1)
+    share = 1 if num_items_in_batch is None else num_captions / num_items_in_batch
+    word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
+    weighted = word_losses
+    if caption_weights is not None:
+        caption_weights = caption_weights.flatten()
+        weighted = word_losses * caption_weights.unsqueeze(1).expand_as(labels)[is_word]
+    losses = {"loss_caption": weighted.sum() / num_captions}
+
+    # Equation 14: every location is looked at about once in a caption.
+    attention = attention * is_word.unsqueeze(-1)
+    uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
+    losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
+    if config.attention_type == "soft":
+        loss = share * (losses["loss_caption"] + config.attention_penalty * losses["loss_attention"])
+        return {"loss": loss, **losses}
+
+    losses["loss_attention"] = losses["loss_attention"].detach()
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    # These terms are sums over the global batch, and DDP takes the mean over processes. Trainer makes up for that
+    # itself where a loss is its batch's share of a whole.
+    processes = torch.distributed.get_world_size() if distributed and num_items_in_batch is None else 1
+    word_losses = word_losses.detach()
+    reinforce, entropy = hard_attention_terms(attention, locations, word_losses, is_word, baseline, caption_weights)
+    if update_baseline:
+        total = torch.stack([word_losses.sum(), is_word.sum().to(word_losses.dtype)])
+        if distributed:
+            torch.distributed.all_reduce(total)
+        # After use, and from the words of all processes, so that it is the same everywhere.
+        baseline.lerp_((total[0] / total[1].clamp(min=1)).to(baseline), 1 - config.baseline_decay)
+    losses["loss_reinforce"] = processes * config.reinforce_weight * reinforce
+    losses["loss_entropy"] = processes * config.entropy_weight * entropy
+    loss = share * losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
+    return {"loss": loss, **losses}
+
+
+def hard_attention_terms(
+    attention: torch.Tensor,
+    locations: torch.LongTensor | None,
+    word_losses: torch.Tensor,
+    is_word: torch.Tensor,
+    baseline: torch.Tensor,
+    caption_weights: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
+    log_attention = torch.log(attention.float() + 1e-8)
+    entropy = (attention * log_attention).sum()
+    if locations is None:
+        return attention.new_zeros(()), entropy
+    losses = torch.zeros_like(is_word, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
+    rewards = losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - baseline
+    if caption_weights is not None:
+        rewards = rewards * caption_weights
+    chosen = log_attention.gather(2, locations.unsqueeze(-1)).squeeze(-1) * is_word
+    return (rewards.unsqueeze(1) * chosen).sum(), entropy
