@@ -1,0 +1,148 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+The import graph of the rooms: data walks one way, and nothing upstream imports from downstream, also not lazily.
+
+`python -m tests.test_import_graph` prints the graph.
+"""
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tests.common import ROOT
+
+
+# What each room may import. `models` stand alone; a published checkpoint runs without the rest.
+STREAM = {
+    "_compat": set(),
+    "models": set(),
+    "loading": {"models"},
+    "data": {"loading", "models", "_compat"},
+    "interpretation": {"data", "loading", "models"},
+    "evaluation": {"data", "interpretation", "loading", "models"},
+    "pipelines": {"data", "interpretation", "loading", "models", "_compat"},
+    "auto": {"_compat", "models", "pipelines"},
+    "reports": {"data", "evaluation", "interpretation", "loading", "models", "pipelines"},
+    "hub": {"data", "loading", "models", "reports"},
+    "training": {
+        *("_compat", "data", "evaluation", "hub", "interpretation", "loading", "models", "pipelines", "reports"),
+    },
+    "app": {"data", "evaluation", "hub", "interpretation", "loading", "models", "pipelines", "reports", "training"},
+    "hf_vg": {"auto", "data", "evaluation", "interpretation", "models", "pipelines"},  # the package itself
+}
+STREAM["cli"] = STREAM["app"] | {"app"}
+# One helper of the command line that the app takes too.
+EXCEPTIONS = {("hf_vg.app.demo", "hf_vg.cli.inputs")}
+SHARED_BY_MODELS = {"distributed", "generation", "image_encoder", "processing", "publishing", "vgg"}
+LIBRARIES_OF_MODELS = {"huggingface_hub", "numpy", "torch", "transformers"}
+
+
+def modules() -> dict[str, Path]:
+    files = sorted((ROOT / "hf_vg").rglob("*.py"))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules that a module imports, those within functions included. Names in strings of code are not seen."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            for alias in node.names:
+                found.add(f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base)
+    return found
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def graph() -> dict[str, set[str]]:
+    """The rooms, and the rooms that each of them imports."""
+    known, edges = modules(), defaultdict(set)
+    for name, path in known.items():
+        for imported in imports(name, path, known):
+            if imported.partition(".")[0] == "hf_vg" and room(imported) != room(name):
+                edges[room(name)].add(room(imported))
+    return edges
+
+
+def test_no_module_imports_against_the_stream():
+    known, against = modules(), []
+    for name, path in known.items():
+        for imported in imports(name, path, known):
+            top = imported.partition(".")[0]
+            allowed = STREAM[room(name)] | {room(name), "hf_vg"}  # `from .. import __version__` is a constant
+            if top == "hf_vg" and room(imported) not in allowed and (name, imported) not in EXCEPTIONS:
+                against.append(f"{name} imports {imported}")
+    assert not against
+
+
+def test_the_stream_has_no_cycle():
+    """Rooms in an order in which each one imports only from those before it."""
+    placed = set()
+    while len(placed) < len(STREAM):
+        ready = {name for name, allowed in STREAM.items() if name not in placed and allowed <= placed}
+        assert ready, f"a cycle among {sorted(set(STREAM) - placed)}"
+        placed |= ready
+
+
+def test_no_cycle_among_modules():
+    """Imports within functions included: a function-level import often hides a cycle."""
+    known = modules()
+    edges = {name: imports(name, path, known) & set(known) - {name} for name, path in known.items()}
+    for name, path in known.items():
+        if path.name == "__init__.py":  # it gathers the names of its folder, whose files do not import it
+            edges[name] = {other for other in edges[name] if not other.startswith(f"{name}.")}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for imported in sorted(edges[name]):
+                visit(imported, (*trail, name))
+            done.add(name)
+
+    for name in sorted(known):
+        visit(name, ())
+
+
+def test_a_model_imports_its_own_folder_the_shared_files_and_torch():
+    known = modules()
+    for name, path in known.items():
+        for imported in imports(name, path, known) if name.startswith("hf_vg.models.") else ():
+            top = imported.partition(".")[0]
+            if top == "hf_vg":
+                part = imported.split(".")[2]
+                assert part in SHARED_BY_MODELS | {name.split(".")[2]}, f"{name} imports {imported}"
+            else:
+                assert top in LIBRARIES_OF_MODELS | sys.stdlib_module_names, f"{name} imports {imported}"
+
+
+def main() -> None:
+    edges = graph()
+    for name in STREAM:
+        print(f"{name:16} <- {', '.join(other for other in STREAM if other in edges[name]) or '-'}")
+
+
+if __name__ == "__main__":
+    main()
