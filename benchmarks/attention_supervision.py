@@ -12,12 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-What supervision of attention costs: a training step of GroundedVisualBertForVGP against an unsupervised step of
-transformers' VisualBertModel, whose attention is always eager, at BERT's base size.
+Measures what supervision of attention costs: a training step of GroundedVisualBertForVGP against an unsupervised step
+of transformers' VisualBertModel, whose attention is always eager, at BERT's base size.
 
     python benchmarks/attention_supervision.py
 
-The same inputs go through all of them, alternating, in one run. What counts is the ratio: machines are noisy.
+The same inputs go through all of them, alternating, in one run. Compare the ratios: machines are noisy.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def make_inputs() -> dict[str, torch.Tensor]:
 
 
 def make_step(which: str):
-    """A function that takes one training step, without the optimizer, which is the same for all."""
+    """A function that runs one training step without the optimizer, which is the same for all."""
     torch.manual_seed(0)
     inputs = make_inputs()
     if which == "VisualBertModel":
@@ -83,7 +83,7 @@ def make_step(which: str):
 
 
 def measure_times(repeats: int) -> dict[str, float]:
-    """Median seconds of a step of each, which take turns so that noise falls on all of them."""
+    """Median seconds per step. The models take turns, so that noise falls on all of them."""
     steps = {which: make_step(which) for which in ("VisualBertModel", *METHODS)}
     times = {which: [] for which in steps}
     for step in steps.values():
@@ -97,7 +97,7 @@ def measure_times(repeats: int) -> dict[str, float]:
 
 
 def peak_memory(which: str) -> float:
-    """Peak of a fresh process that takes two steps, above what it needs before them, in MiB."""
+    """Peak memory of two steps in a fresh process, above what it used before them, in MiB."""
     code = f"""
 import resource, sys
 sys.path.insert(0, {sys.path[0]!r})
@@ -120,7 +120,7 @@ def main():
         f"{BATCH} caption pairs of {TOKENS} tokens, {REGIONS} regions, base size, {torch.get_num_threads()} threads; "
         "ratios to the eager step of VisualBertModel"
     )
-    # First: a process begins with the peak of the one that started it.
+    # Memory first: a process starts with the peak of its parent.
     if args.only in (None, "memory"):
         peaks = {which: peak_memory(which) for which in ("VisualBertModel", *METHODS)}
         for which, peak in peaks.items():

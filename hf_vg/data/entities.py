@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from ..models.grounded_visual_bert.inputs_grounded_visual_bert import parse_entities
 from .files import read_text
+from .images import image_problem
 from .loading_report import LoadingReport
 from .records import describe, find_image
 
@@ -124,6 +125,9 @@ def _read_image(folder: Path, images: Path, identifier: str, report: LoadingRepo
     except (ElementTree.ParseError, LookupError, ValueError) as error:  # the others are of its encoding
         raise ValueError(f"{file}: not XML that can be read: {error}") from None
     image = find_image(images, annotation.findtext("filename") or f"{identifier}.jpg")
+    problem = image_problem(image)
+    if problem is not None:
+        raise ValueError(problem)
     boxes, boxes_of = [], {}
     for obj in annotation.iter("object"):
         # A scene, or what is not visible, has no box. A box of several entities has a name for each.

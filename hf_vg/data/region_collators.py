@@ -13,6 +13,7 @@
 # limitations under the License.
 """Batches of texts about regions of images: caption pairs, questions and referring expressions."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -20,28 +21,30 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from PIL import Image
 from torch.utils.data import Sampler
 from transformers import ProcessorMixin
 
 from .caption_pairs import batch_generator
-from .images import open_image
+from .images import open_or_report
 from .referring import box_iou
 from .vqa import answer_scores
 
 
+MAX_BLANK = 4096  # pixels per side of an image that stands for a broken one
 MASKED_SHARE = 0.15  # of words, for masked language modelling
 
 
 class RegionCollator:
     r"""
-    What the collators below share: rows whose `row` is the number of their image among `images`.
+    Base of the collators below. Each row is a text, and its `row` is the number of its image among `images`.
 
     Args:
         processor ([`ProcessorMixin`]):
             A [`GroundedVisualBertProcessor`].
         images ([`~datasets.Dataset`]):
-            Rows with an `image`, or with its cached `image_features`, and with `boxes` in pixels or, beside cached
-            features, relative.
+            Rows with an `image` and `boxes` in pixels, or with cached `image_features` and relative `boxes`. See
+            [`region_images`].
     """
 
     def __init__(self, processor: ProcessorMixin, images: Dataset):
@@ -59,23 +62,29 @@ class RegionCollator:
             batch = self.processor(boxes=boxes, box_format="relative", return_tensors="pt", **texts)
             batch["image_features"] = torch.stack([torch.as_tensor(image["image_features"]) for image in images])
         else:
-            pictures = [open_image(image["image"]) for image in images]
+            pictures = [open_or_report(image["image"]) or _blank(image["boxes"]) for image in images]
             batch = self.processor(images=pictures, boxes=boxes, return_tensors="pt", **texts)
         return dict(batch)
 
 
+def _blank(boxes: Sequence[Sequence[float]]) -> Image.Image:
+    """Takes the place of an image that cannot be opened, and holds its boxes: its texts stay in the batch."""
+    width, height = (max((math.ceil(box[side]) for box in boxes), default=64) for side in (2, 3))
+    return Image.new("RGB", (min(width, MAX_BLANK), min(height, MAX_BLANK)), "grey")
+
+
 class ImageGroupSampler(Sampler[int]):
     r"""
-    Draws rows in random order, but with those of an image in groups that stand together. In batches of whole groups,
-    each image is encoded once a group.
+    Draws rows in random order, but keeps groups of rows of one image together. In batches of whole groups, each image
+    is encoded once per group.
 
     Args:
         images (`Sequence[int]`):
             The image of each row. Rows of an image follow one another.
         group_size (`int`):
-            The most rows of a group.
+            The most rows in a group.
         seed (`int`, *optional*, defaults to 0):
-            Of the order, which is another in each epoch and the same in all processes.
+            Seed of the order, which differs between epochs and is the same in all processes.
     """
 
     def __init__(self, images: Sequence[int], group_size: int, seed: int = 0):

@@ -26,9 +26,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, pipeline
 
 from ..models.grounded_visual_bert import GroundedVisualBertProcessor
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
 from .entities import GROUNDED_FEATURES, grounded_scenes, load_flickr30k_entities
-from .features import extract_features
-from .images import open_image
+from .features import backbone_of, extract_features, undecoded
+from .images import image_problem, open_image
+from .loading_report import LoadingReport
 from .paraphrases import load_paraphrases, make_caption_pairs, nearest_images, paraphrases_by_image
 from .referring import load_referring
 from .scenes import caption_is_true, load_scenes
@@ -196,7 +198,7 @@ def question_rows(args: RegionDataArguments, detector: str | None = None) -> tup
             Path(args.data_dir, f"v2_mscoco_{name}_annotations.json"),
             Path(args.images_dir, name),
         )
-        images[split], rows[split] = _one_row_per_image(table, _num_images(args, split), ("question", "answers"))
+        images[split], rows[split] = _one_row_per_image(args, split, table, ("question", "answers"))
         images[split] = _add_regions(images[split], detector)
     return DatasetDict(images), DatasetDict(rows)
 
@@ -225,7 +227,7 @@ def referring_rows(
     for split, name in zip(SPLITS, ("train", "val", test_split), strict=True):
         if name not in splits:
             raise ValueError(f"{args.dataset} by {split_by} has the splits {list(splits)}, and no {name!r}.")
-        images[split], rows[split] = _one_row_per_image(splits[name], _num_images(args, split), ("expression", "box"))
+        images[split], rows[split] = _one_row_per_image(args, split, splits[name], ("expression", "box"))
     return DatasetDict(images), _with_relative_boxes(images, rows)
 
 
@@ -249,7 +251,10 @@ def region_images(
         keep_images (`bool`, *optional*, defaults to `False`):
             Whether rows with features also keep their `image`, for figures.
     """
-    images = images.select_columns(["image", "boxes"])
+    for row, boxes in enumerate(images["boxes"]):
+        check_boxes(boxes, f"image {row}", processor.max_boxes)
+    # Not decoded: an image that turns out to be broken must not end a training of hours.
+    images = undecoded(images.select_columns(["image", "boxes"]))
     if args.features is None:
         return images
     if not model.config.freeze_backbone:
@@ -257,7 +262,7 @@ def region_images(
     cache = extract_features(images, _backbone(model), processor.image_processor, args.features)
     boxes = []
     for row in images:
-        width, height = row["image"].size
+        width, height = open_image(row["image"]).size
         corners = np.asarray(row["boxes"], dtype=np.float64).reshape(-1, 4) / [width, height, width, height]
         boxes.append(corners.clip(0, 1).tolist())
     relative = images.remove_columns("boxes").add_column("boxes", boxes, feature=images.features["boxes"])
@@ -301,18 +306,33 @@ def _scene_rows(args: RegionDataArguments, column: str, make_row) -> tuple[Datas
     return images, DatasetDict(rows)
 
 
-def _one_row_per_image(table: Dataset, number: int | None, columns: tuple[str, ...]) -> tuple[Dataset, Dataset]:
-    """From a table with one row per text: each image once, and the texts with the row of their image."""
-    row_of: dict[str, int] = {}
+def _one_row_per_image(
+    args: RegionDataArguments, split: str, table: Dataset, columns: tuple[str, ...]
+) -> tuple[Dataset, Dataset]:
+    """
+    From a table with one row per text: each image once, and the texts with the row of their image. An image that
+    cannot be opened is skipped with its texts, named and counted.
+    """
+    number, report = _num_images(args, split), LoadingReport(f"{args.dataset}, {split}")
+    sources = undecoded(table)
+    row_of: dict[str, int | None] = {}
     first, rows = [], []
-    texts = table.select_columns(["image_id", *columns])
-    for index, text in enumerate(texts):
-        if text["image_id"] not in row_of:
-            if number is not None and len(row_of) == number:
+    for index, text in enumerate(table.select_columns(["image_id", *columns])):
+        image_id = text["image_id"]
+        if image_id not in row_of:
+            if number is not None and len(first) == number:
                 continue
-            row_of[text["image_id"]] = len(row_of)
-            first.append(index)
-        rows.append({"row": row_of[text["image_id"]], **{column: text[column] for column in columns}})
+            problem = image_problem(sources[index]["image"])
+            row_of[image_id] = len(first) if problem is None else None
+            if problem is None:
+                first.append(index)
+            else:
+                report.skip(args.dataset, None, problem)
+        if row_of[image_id] is not None:
+            rows.append({"row": row_of[image_id], **{column: text[column] for column in columns}})
+    report.finish(args.strict)
+    if not rows:
+        raise ValueError(f"None of the images of {args.dataset} can be used:\n{report}")
     return table.select(first), Dataset.from_list(rows)
 
 
@@ -320,7 +340,7 @@ def _add_regions(images: Dataset, detector: str | None) -> Dataset:
     """Adds `boxes` in pixels: those of an object detector, or a grid."""
     find = pipeline("object-detection", model=detector) if detector is not None else None
     propose = GroundedVisualBertProcessor.propose_regions
-    pictures = (row["image"] for row in tqdm(images, desc="Finding regions", unit="image"))
+    pictures = (row["image"] for row in tqdm(undecoded(images), desc="Finding regions", unit="image"))
     boxes = [propose(open_image(picture), find)[0] for picture in pictures]
     return images.add_column("boxes", boxes, feature=GROUNDED_FEATURES["boxes"])
 
@@ -328,16 +348,18 @@ def _add_regions(images: Dataset, detector: str | None) -> Dataset:
 def _with_relative_boxes(images: Mapping[str, Dataset], rows: Mapping[str, Dataset]) -> DatasetDict:
     relative = {}
     for split, table in rows.items():
-        sizes = [image.size * 2 for image in images[split]["image"]]  # width, height, width, height
+        pictures = undecoded(images[split].select_columns("image"))
+        sizes = [open_image(row["image"]).size * 2 for row in pictures]  # width, height, width, height
         boxes = [np.divide(row["box"], sizes[row["row"]]).tolist() for row in table]
         relative[split] = table.remove_columns("box").add_column("box", boxes)
     return DatasetDict(relative)
 
 
 def _backbone(model: PreTrainedModel) -> PreTrainedModel:
-    if model.base_model.region_encoder is None:
-        raise ValueError("This model has no backbone (`backbone_config=None`), and features of images need one.")
-    return model.base_model.region_encoder.image_encoder.backbone
+    backbone = backbone_of(model)
+    if backbone is None:
+        raise ValueError("Features of images need a backbone, and the model has none (`backbone_config=None`).")
+    return backbone
 
 
 def _pooled_features(

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from ..data.images import open_image
 from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
 from .figures import axes_grid, drawable
 
@@ -82,7 +83,7 @@ def region_examples(
         words = [i for i in range(len(ids)) if not is_special[i] and batch["token_type_ids"][0, i] == 0]
         examples.append(
             {
-                "image": collator.images[row["row"]]["image"],
+                "image": open_image(collator.images[row["row"]]["image"]),
                 "boxes": batch["boxes"][0].tolist(),
                 "words": tokenizer.convert_ids_to_tokens(ids[words]),
                 "attention": attention[words].numpy(),

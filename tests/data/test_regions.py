@@ -105,6 +105,8 @@ class TestEntities:
         assert load_flickr30k_entities(folder, images, report=report)["train"]["image_id"][:] == ["200"]
         (problem,) = report.problems
         assert "train.txt:1: skipped: there is no image '100.jpg'" in str(problem)
+        (images / "100.jpg").write_bytes((images / "200.jpg").read_bytes()[:300])
+        assert load_flickr30k_entities(folder, images)["train"]["image_id"][:] == ["200"]
         with pytest.raises(ValueError, match="100.jpg"):
             load_flickr30k_entities(folder, images, strict=True)
         (folder / "Annotations" / "200.xml").write_text("<annotation>")

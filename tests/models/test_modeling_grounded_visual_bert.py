@@ -297,6 +297,8 @@ class TestRegions:
         torch.testing.assert_close(model(**inputs, image_features=features).last_hidden_state, expected)
         embeds = model.embed_regions(image_features=features, boxes=inputs["boxes"])
         torch.testing.assert_close(model(**inputs, visual_embeds=embeds).last_hidden_state, expected)
+        with pytest.raises(ValueError, match="must be .batch, height, width, region_feature_size."):
+            model(**inputs, image_features=features.flatten(1, 2))
         with pytest.raises(ValueError, match="one of `pixel_values`.*got .'pixel_values', 'image_features'"):
             model(**inputs, pixel_values=pixels, image_features=features)
         del inputs["boxes"]
@@ -780,6 +782,37 @@ class TestModel:
             vgp.visual_bert.encoder.layer[0].output.dense.weight,
         )
         assert answering.classifier.out_features == 7
+
+    @torch.no_grad()
+    def test_base_model_returns_tuples_and_states(self):
+        model, inputs = tiny_model(GroundedVisualBertModel), base_inputs()
+        expected = model(**inputs, output_hidden_states=True, output_attentions=True)
+        assert len(expected.hidden_states) == 4 and len(expected.attentions) == 3
+        features = model.get_image_features(inputs["pixel_values"]).last_hidden_state
+        model.config.return_dict = False
+        hidden, pooled = model(**inputs)
+        torch.testing.assert_close(hidden, expected.last_hidden_state)
+        torch.testing.assert_close(pooled, expected.pooler_output)
+        (as_tuple,) = model.get_image_features(inputs["pixel_values"], output_hidden_states=None)
+        assert torch.equal(as_tuple, features)
+        embeds = model.get_input_embeddings()(inputs.pop("input_ids"))
+        torch.testing.assert_close(model(inputs_embeds=embeds, **inputs)[0], hidden)
+
+    def test_resized_words_stay_tied_to_their_scores(self, tmp_path):
+        common = TestGroundedVisualBertForVGPIndirectCommon
+        model, inputs = common().model(), common.inputs()
+        torch.nn.init.normal_(model.cls["predictions"].bias)
+        for size in (len(WORDS) + 3, len(WORDS)):
+            model.resize_token_embeddings(size)
+            model.save_pretrained(tmp_path)
+            loaded = GroundedVisualBertForVGP.from_pretrained(tmp_path)
+            for resized in (model, loaded):
+                head = resized.cls["predictions"]
+                assert head.decoder.weight is resized.get_input_embeddings().weight
+                assert head.decoder.bias is head.bias and head.bias.shape == (size,)
+            torch.testing.assert_close(loaded(**inputs).loss_masked_lm, model(**inputs).loss_masked_lm)
+        with pytest.raises(ValueError, match="masked_lm_weight=0"):
+            tiny_model().set_output_embeddings(torch.nn.Linear(8, 16))
 
     def test_config_has_every_field_of_visual_bert(self):
         ours, theirs = GroundedVisualBertConfig(), VisualBertConfig()

@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,16 @@ from hf_vg.data import (
     ReferringCollator,
     answer_vocabulary,
     load_grounded_images,
+    open_image,
     question_rows,
     referring_rows,
     region_images,
     rows_by_novelty,
+    rows_to_draw,
     training_texts,
     vgp_rows,
 )
+from hf_vg.data.features import undecoded
 from hf_vg.evaluation import answer_questions, resolve_expressions, vgp_metrics
 from hf_vg.interpretation import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from hf_vg.training import (
@@ -253,7 +257,7 @@ class TestBuilding:
         batches = [ReferringCollator(processor, table)(rows) for table in (with_features, with_pixels)]
         assert "image_features" in batches[0] and "pixel_values" in batches[1]
         with_both = region_images(with_cache, images, model, processor, keep_images=True)
-        assert with_both[1]["image"].size == (32, 32) and torch.equal(
+        assert open_image(with_both[1]["image"]).size == (32, 32) and torch.equal(
             torch.as_tensor(with_both[1]["image_features"]), torch.as_tensor(with_features[1]["image_features"])
         )
         torch.testing.assert_close(batches[0]["boxes"], batches[1]["boxes"])
@@ -328,6 +332,32 @@ class TestBuilding:
         with pytest.raises(ValueError, match="`dataset` must be one of 'scenes', 'flickr30k_entities', got 'coco'"):
             load_grounded_images(VgpArguments(dataset="coco"))
 
+    def test_files_are_never_ignored_for_scenes(self, tmp_path):
+        for load in (load_grounded_images, question_rows, referring_rows):
+            with pytest.raises(ValueError, match="`dataset: scenes` is generated .* `data_dir` is given"):
+                load(VgpArguments(data_dir=str(tmp_path)))
+        with pytest.raises(FileNotFoundError, match="`images_dir` is not a folder: '.*nowhere'"):
+            question_rows(
+                QuestionArguments(dataset="vqa", data_dir=str(tmp_path), images_dir=str(tmp_path / "nowhere"))
+            )
+
+    def test_too_many_boxes_are_refused_before_training(self, vgp):
+        _, _, collators = vgp
+        processor, images = collators["test"].processor, collators["test"].images
+        processor.max_boxes = 1
+        try:
+            with pytest.raises(ValueError, match="image . has . boxes, and the limit is 1"):
+                region_images(VgpArguments(), images, None, processor)
+        finally:
+            processor.max_boxes = 1000
+
+    def test_rows_to_draw(self, vgp):
+        _, rows, _ = vgp
+        drawn = rows_to_draw(rows["test"], 3)
+        assert len(drawn) == 3 and all(row["label"] == 0 for row in drawn)
+        assert rows_to_draw(rows["test"], 0) == []
+        assert len(rows_to_draw(rows["test"], 99)) == 8
+
     @pytest.mark.parametrize("config", sorted(Path(ROOT / "recipes" / "configs").glob("v[gq][pa]_*.yaml")), ids=str)
     def test_configs_are_read(self, config):
         kind = QuestionArguments if config.name.startswith("vqa") else VgpArguments
@@ -335,6 +365,43 @@ class TestBuilding:
         method = config.name.split("_")[1]
         if kind is VgpArguments:
             assert args.model["attention_supervision"] == method
+
+
+class TestBrokenImages:
+    def test_are_skipped_with_their_questions(self, tmp_path):
+        from tests.data.test_regions import TestVqa
+
+        (tmp_path / "val2014").mkdir()
+        TestVqa().write(tmp_path / "val2014", ["yes"] * 10)
+        questions = json.loads((tmp_path / "val2014" / "q.json").read_text())
+        annotations = json.loads((tmp_path / "val2014" / "a.json").read_text())
+        questions["questions"].append({"question_id": 11, "image_id": 8, "question": "Why?"})
+        annotations["annotations"].append({**annotations["annotations"][0], "question_id": 11})
+        (tmp_path / "val2014" / "COCO_val2014_000000000008.jpg").write_bytes(b"no image")
+        (tmp_path / "train2014").symlink_to(tmp_path / "val2014")
+        for name in ("train2014", "val2014"):
+            (tmp_path / f"v2_OpenEnded_mscoco_{name}_questions.json").write_text(json.dumps(questions))
+            (tmp_path / f"v2_mscoco_{name}_annotations.json").write_text(json.dumps(annotations))
+        args = QuestionArguments(dataset="vqa", data_dir=str(tmp_path), images_dir=str(tmp_path))
+        images, rows = question_rows(args)
+        assert rows["train"]["question"][:] == ["What is it?"] and len(images["train"]) == 1
+        assert len(images["train"][0]["boxes"]) == 9
+        args.strict = True
+        with pytest.raises(ValueError, match="COCO_val2014_000000000008.jpg"):
+            question_rows(args)
+
+    def test_do_not_end_a_training(self, vgp, tmp_path):
+        """What no header shows: an image that is broken in its middle becomes grey, and its text stays."""
+        _, rows, collators = vgp
+        images = undecoded(collators["test"].images).to_list()
+        images[0]["image"] = {"bytes": None, "path": str(tmp_path / "gone.png")}
+        broken = CaptionPairCollatorForVGP(collators["test"].processor, images)
+        batch, expected = (collator(list(rows["test"])) for collator in (broken, collators["test"]))
+        assert set(batch) == set(expected) and torch.equal(batch["labels"], expected["labels"])
+        differs = [
+            not torch.equal(*pixels) for pixels in zip(batch["pixel_values"], expected["pixel_values"], strict=True)
+        ]
+        assert differs == [True] + [False] * 3
 
 
 class TestDownstream:

@@ -177,7 +177,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
             The words that were masked, and -100 elsewhere.
         """
         # Without a target there is nothing to supervise: attention is then computed only if it is asked for.
-        has_targets = labels is not None and phrase_spans is not None
+        has_targets = labels is not None and phrase_spans is not None and phrase_boxes is not None
         is_supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
         asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
         visual_embeds = self.visual_bert.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
