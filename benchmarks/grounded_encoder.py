@@ -64,8 +64,8 @@ def make_step(settings: dict, batch_size: int):
 
     def step(plain: bool) -> float:
         model.zero_grad()
-        plain_lstm = kernels_self_attn_grounded_encoder._torch_lstm
-        swap = mock.patch.object(kernels_self_attn_grounded_encoder, "_train_lstm", plain_lstm)
+        plain_lstm = kernels_self_attn_grounded_encoder.plain_lstm
+        swap = mock.patch.object(kernels_self_attn_grounded_encoder, "train_lstm", plain_lstm)
         with swap if plain else nullcontext():
             start = time.perf_counter()
             model(**batch).loss.backward()

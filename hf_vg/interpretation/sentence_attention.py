@@ -33,7 +33,7 @@ def attention_of_sentences(
 
     Args:
         model ([`PreTrainedModel`]):
-            A sentence encoder whose `attentions` are of shape `(sentences, rows, words)`, such as
+            A sentence encoder with one layer of `attentions`, of shape `(sentences, rows, words)`, such as
             [`SelfAttnGroundedEncoderModel`].
         tokenizer ([`PreTrainedTokenizerFast`]):
             Its tokenizer.
@@ -48,9 +48,9 @@ def attention_of_sentences(
     encoded = tokenizer(sentences, truncation=True, padding=True, return_offsets_mapping=True, return_tensors="pt")
     spans = encoded.pop("offset_mapping").tolist()
     encoded = encoded.to(model.device)
-    attentions = model(encoded["input_ids"], attention_mask=encoded["attention_mask"]).attentions
-    if attentions is None:
-        raise ValueError(f"This {type(model).__name__} has no self-attention (`use_attention=False`).")
+    (attentions,) = model(
+        **{name: encoded[name] for name in ("input_ids", "attention_mask")}, output_attentions=True
+    ).attentions
     examples = []
     for number, (ids, mask) in enumerate(zip(encoded["input_ids"], encoded["attention_mask"], strict=True)):
         length = int(mask.sum())

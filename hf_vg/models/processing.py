@@ -55,6 +55,8 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
             "text_kwargs": TextKwargs.__annotations__.keys() - _OTHER_TEXTS - _ONLY_CHAT,
             "images_kwargs": ImagesKwargs.__annotations__.keys() | self.image_processor.valid_kwargs.__annotations__,
         }
+        # Callers that serve any processor, such as sentence-transformers, give the groups of all modalities.
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("audio_kwargs", "videos_kwargs")}
         known["common_kwargs"] = known["text_kwargs"] | known["images_kwargs"]
         for name, value in kwargs.items():
             for argument in value if name in known else (name,):

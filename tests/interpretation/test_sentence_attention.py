@@ -25,7 +25,7 @@ def test_attention_belongs_to_its_words():
     assert [example["words"] for example in examples] == [["a", "red", "circle", "<eos>"], ["words", "<eos>"]]
     for example, text in zip(examples, ["a red circle", "words"], strict=True):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
-        expected = model(ids).attentions[0].detach()
+        expected = model(ids, output_attentions=True).attentions[0][0].detach()
         torch.testing.assert_close(torch.tensor(example["attention"]), expected)
     (alone,) = attention_of_sentences(model, tokenizer, "words")
     assert alone["words"] == ["words", "<eos>"]
@@ -44,7 +44,7 @@ def test_figure_has_a_row_for_each_distribution_and_the_mean(tmp_path):
 
 
 def test_what_can_not_be_drawn_is_named():
-    with pytest.raises(ValueError, match="no self-attention"):
+    with pytest.raises(ValueError, match="`output_attentions` needs self-attention"):
         attention_of_sentences(tiny_model(use_attention=False), tiny_tokenizer(), "words")
     with pytest.raises(ValueError, match=r"Example 0 must have attention of shape \(rows, 2\).*got \(3, 4\)"):
         plot_sentence_attention({"words": ["a", "b"], "attention": torch.ones(3, 4).numpy()})

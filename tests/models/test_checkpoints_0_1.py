@@ -36,7 +36,7 @@ def test_a_checkpoint_of_version_0_1_gives_the_same_outputs(folder):
     expected = {key.removeprefix("outputs."): tensor for key, tensor in tensors.items() if key.startswith("outputs.")}
     sequences = expected.pop("sequences", None)
     with torch.no_grad():
-        outputs = model(**inputs)
+        outputs = model(**inputs, **({"output_attentions": True} if "attentions" in expected else {}))
     for key, tensor in expected.items():
         value = outputs.feature_maps[-1] if key == "feature_map" else outputs[key]
         value = value[0] if isinstance(value, tuple) else value

@@ -27,10 +27,16 @@ from hf_vg.models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderForPreTraining,
     SelfAttnGroundedEncoderModel,
     SelfAttnGroundedEncoderProcessor,
+    kernels_self_attn_grounded_encoder,
 )
-from hf_vg.models.self_attn_grounded_encoder.kernels_self_attn_grounded_encoder import run_lstm
+from hf_vg.models.self_attn_grounded_encoder.kernels_self_attn_grounded_encoder import (
+    plain_lstm,
+    run_lstm,
+    train_lstm,
+)
 from hf_vg.models.vgg import VggConfig
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
+from tests.common.contract import ContractTesterMixin
 
 
 def tiny_config(**kwargs) -> SelfAttnGroundedEncoderConfig:
@@ -179,13 +185,19 @@ LOSSES = [
 class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
     model_class = SelfAttnGroundedEncoderForPreTraining
     auto_class = AutoModelForPreTraining
-    outputs_to_compare = ("pooler_output", "image_embeds", "logits", "attentions")
+    outputs_to_compare = ("pooler_output", "image_embeds", "logits")
+    num_hidden_states = {"hidden_states": 2}
+    num_attentions = {"attentions": 1}
+    main_input = "input_ids"
 
     def config(self):
         return tiny_config()
 
     def inputs(self, batch_size=3):
         return tiny_inputs(batch_size)
+
+    def unlabelled_inputs(self):
+        return {name: tiny_inputs()[name] for name in ("input_ids", "attention_mask")}
 
     @pytest.mark.parametrize("options", LOSSES, ids=lambda options: "-".join(map(str, options.values())) or "defaults")
     def test_equals_the_paper_restated(self, options):
@@ -195,7 +207,9 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
                 parameter.data += 0.3 * torch.randn_like(parameter)
         inputs = tiny_inputs(4)
         image_ids = torch.tensor([5, 9, 5, 7])
-        outputs = model(**{**inputs, "image_features": inputs["image_features"].double()}, image_ids=image_ids)
+        inputs["image_features"] = inputs["image_features"].double()
+        asked = {"output_attentions": True} if model.config.use_attention else {}
+        outputs = model(**inputs, image_ids=image_ids, **asked)
         assert model.config.sentence_size == outputs.pooler_output.shape[1]
         rows = zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
         sentences = [row[mask > 0].tolist() for row, mask in rows]
@@ -206,7 +220,7 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
             vectors.append(h)
             np.testing.assert_allclose(outputs.pooler_output[row].detach().numpy(), h, atol=1e-7)
             if attention is not None:
-                found = outputs.attentions[row].detach().numpy()
+                found = outputs.attentions[0][row].detach().numpy()
                 np.testing.assert_allclose(found[:, : len(words)], attention, atol=1e-7)
                 assert (found[:, len(words) :] == 0).all()
                 for i, j in itertools.product(range(3), range(3)):
@@ -292,11 +306,12 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         model, inputs = tiny_model(**options), tiny_inputs()
         inputs["attention_mask"][0] = 0
         inputs["labels"][1] = -100
-        outputs = model(**inputs)
+        outputs = model(**inputs, output_attentions=model.config.use_attention)
         outputs.loss.backward()
         assert (outputs.pooler_output[0] == 0).all() and (outputs.pooler_output[1] != 0).any()
         if outputs.attentions is not None:
-            torch.testing.assert_close(outputs.attentions.sum(dim=-1), torch.tensor([[0.0] * 3, [1.0] * 3, [1.0] * 3]))
+            (attention,) = outputs.attentions
+            torch.testing.assert_close(attention.sum(dim=-1), torch.tensor([[0.0] * 3, [1.0] * 3, [1.0] * 3]))
         for value in [outputs.loss, *(parameter.grad for parameter in model.parameters())]:
             assert torch.isfinite(value).all()
 
@@ -331,6 +346,16 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         with pytest.raises(ValueError, match="has no backbone.*image_features"):
             tiny_model()(**inputs, pixel_values=pixel_values)
 
+    def test_a_frozen_backbone_stays_frozen_after_loading(self, tmp_path):
+        tiny_model(backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[4, 7])).save_pretrained(tmp_path)
+        model, inputs = self.model_class.from_pretrained(tmp_path).train(), tiny_inputs()
+        del inputs["image_features"]
+        model(**inputs, pixel_values=torch.randn(3, 3, 8, 8)).loss.backward()
+        backbone = model.image_encoder.backbone
+        assert not backbone.training and not any(parameter.requires_grad for parameter in backbone.parameters())
+        trained = [p for p in model.parameters() if p.requires_grad]
+        assert trained and all(parameter.grad is not None for parameter in trained)
+
     def test_any_backbone_plugs_in_and_may_be_trained(self):
         backbone = ResNetConfig(
             embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
@@ -352,12 +377,26 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
             tiny_model()(**inputs, labels=labels)
         with pytest.raises(ValueError, match=r"must be \(batch, 7\), got \(3, 6\)"):
             tiny_model()(**inputs, image_features=features[:, :6])
+        with pytest.raises(ValueError, match="`output_attentions` needs self-attention"):
+            tiny_model(use_attention=False)(**inputs, output_attentions=True)
         with pytest.raises(ValueError, match="pad sentences on the right"):
             tiny_model()(inputs["input_ids"], attention_mask=inputs["attention_mask"].flip(1))
 
     @pytest.mark.parametrize(
         "field",
-        [{"objective": "cap2none"}, {"state_merge": "mean"}, {"negatives": "hard"}, {"num_attention_rows": 0}],
+        [
+            {"objective": "cap2none"},
+            {"state_merge": "mean"},
+            {"negatives": "hard"},
+            {"num_attention_rows": 0},
+            {"vocab_size": 10**12},
+            {"hidden_size": -1},
+            {"image_head_layers": 10**6},
+            {"image_head_dropout": float("nan")},
+            {"margin": float("inf")},
+            {"num_labels": 20_000_000},
+        ],
+        ids=str,
     )
     def test_config_names_a_wrong_field(self, field):
         with pytest.raises(Exception, match=next(iter(field))):
@@ -384,11 +423,32 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
         assert torch.equal(outputs.logits.argmax(dim=-1)[is_word], inputs["labels"][is_word])
 
 
-class TestRunLstm:
-    """What trains on a CPU is written by hand, and equals `nn.LSTM` on inputs that hold the constant."""
+class TestSelfAttnGroundedEncoderModel(ContractTesterMixin):
+    """The encoder alone, which has no loss."""
 
+    model_class = SelfAttnGroundedEncoderModel
+    outputs_to_compare = ("last_hidden_state", "pooler_output")
+    num_hidden_states = {"hidden_states": 2}
+    num_attentions = {"attentions": 1}
+    main_input = "input_ids"
+
+    def config(self):
+        return tiny_config()
+
+    def inputs(self, batch_size=3):
+        return {name: tiny_inputs(batch_size)[name] for name in ("input_ids", "attention_mask")}
+
+    model, compared = ModelTesterMixin.model, ModelTesterMixin.compared
+    model_without_dropout = ModelTesterMixin.model_without_dropout
+
+
+class TestRunLstm:
+    """Both versions equal `nn.LSTM` on packed inputs that hold the constant."""
+
+    @pytest.mark.parametrize("version", [train_lstm, plain_lstm])
     @pytest.mark.parametrize(("bidirectional", "constant_size"), [(True, 0), (False, 3), (True, 3)])
-    def test_states_and_gradients_are_those_of_torch(self, bidirectional, constant_size):
+    def test_states_and_gradients_are_those_of_torch(self, bidirectional, constant_size, version, monkeypatch):
+        monkeypatch.setattr(kernels_self_attn_grounded_encoder, "train_lstm", version)
         torch.manual_seed(0)
         lengths = torch.tensor([3, 1, 5, 0, 5])
         lstm = torch.nn.LSTM(4 + constant_size, 6, batch_first=True, bidirectional=bidirectional).double()
@@ -412,7 +472,7 @@ class TestRunLstm:
         slopes = torch.randn_like(states), torch.randn_like(final)
         gradients = torch.autograd.grad((states, final), leaves, slopes)
         torch.testing.assert_close(gradients, torch.autograd.grad((expected, expected_final), leaves, slopes))
-        with torch.no_grad():  # `nn.LSTM` itself
+        with torch.no_grad():  # always the plain version
             torch.testing.assert_close(run_lstm(lstm, inputs, lengths, constant, state), (expected, expected_final))
 
 
@@ -441,10 +501,26 @@ class TestEncode:
         assert isinstance(vectors, torch.Tensor) and not vectors.requires_grad
         torch.testing.assert_close(torch.tensor(model.encode(self.sentences[0])), vectors[0])
         assert model.encode([]).shape == (0, 16)
+        # The names of sentence-transformers.
+        rows = model.encode(
+            self.sentences,
+            batch_size=2,
+            show_progress_bar=False,
+            convert_to_numpy=False,
+            normalize_embeddings=False,
+            device="cpu",
+        )
+        assert isinstance(rows, list)
+        torch.testing.assert_close(torch.stack(rows), vectors)
+
+    def test_the_encoder_alone_is_loaded_without_a_word(self, folder, capfd):
+        model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+        assert not any(report[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        assert "UNEXPECTED" not in "".join(capfd.readouterr())
 
     def test_normalizes(self, folder):
         model = AutoModel.from_pretrained(folder)
-        plain, normal = model.encode(self.sentences), model.encode(self.sentences, normalize=True)
+        plain, normal = model.encode(self.sentences), model.encode(self.sentences, normalize_embeddings=True)
         np.testing.assert_allclose(np.linalg.norm(normal, axis=1), 1, rtol=1e-5)
         np.testing.assert_allclose(normal, plain / np.linalg.norm(plain, axis=1, keepdims=True), rtol=1e-5)
 

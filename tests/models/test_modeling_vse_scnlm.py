@@ -283,6 +283,26 @@ class TestVseScnlmModel(ModelTesterMixin):
         with pytest.raises(ValueError, match="feature_size=6"):
             VseScnlmModel(tiny_config(feature_size=7))
 
+    @pytest.mark.parametrize(
+        "field",
+        [
+            {"vocab_size": 10**12},
+            {"hidden_size": 0},
+            {"embedding_size": -3},
+            {"context_size": 0},
+            {"num_forward_tags": -1},
+            {"num_trigrams": 10**12},
+            {"feature_dropout": 1.5},
+            {"margin": float("nan")},
+            {"loss_reduction": "max"},
+            {"num_labels": 20_000_000},
+        ],
+        ids=str,
+    )
+    def test_a_field_out_of_range_is_named(self, field):
+        with pytest.raises(Exception, match=next(iter(field))):
+            tiny_config(**field)
+
 
 class TestVseScnlmProcessor:
     def test_round_trip(self, tmp_path):

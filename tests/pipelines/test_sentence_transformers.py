@@ -11,10 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import json
+
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModel
 
+from tests.common import run_without_hf_vg
 from tests.models.test_modeling_self_attn_grounded_encoder import tiny_model, tiny_processor
 
 
@@ -29,20 +33,36 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def test_drives_the_encoder_and_round_trips(folder, tmp_path):
-    from hf_vg.pipelines.sentence_transformers import GroundedSentenceEncoder
-
-    expected = AutoModel.from_pretrained(folder).encode(SENTENCES)
-    model = sentence_transformers.SentenceTransformer(
-        modules=[GroundedSentenceEncoder.load(str(folder))], device="cpu"
-    )
+@pytest.mark.parametrize("trust", [{}, {"trust_remote_code": True}], ids=["imported", "trusted"])
+def test_loads_and_saves_the_encoder(folder, tmp_path, trust):
+    encoder = AutoModel.from_pretrained(folder)
+    expected = encoder.encode(SENTENCES)
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu", **trust)
     np.testing.assert_allclose(model.encode(SENTENCES, batch_size=2), expected, atol=1e-6)
     assert model.get_embedding_dimension() == 16 and model.max_seq_length == 5
+    # `encode` of the encoder itself takes the same arguments.
+    options = {"batch_size": 3, "normalize_embeddings": True, "convert_to_tensor": True, "device": "cpu"}
+    options["show_progress_bar"] = False
+    torch.testing.assert_close(model.encode(SENTENCES, **options), encoder.encode(SENTENCES, **options))
     model.save_pretrained(str(tmp_path / "saved"))
-    loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu", **trust)
     np.testing.assert_allclose(loaded.encode(SENTENCES), expected, atol=1e-6)
     # What it saved is a checkpoint of the encoder, too.
     np.testing.assert_allclose(AutoModel.from_pretrained(tmp_path / "saved").encode(SENTENCES), expected, atol=1e-6)
+
+
+def test_loads_without_this_package(folder):
+    expected = AutoModel.from_pretrained(folder).encode(SENTENCES)
+    printed = run_without_hf_vg(
+        f"""
+        import json
+        from sentence_transformers import SentenceTransformer
+        model = SentenceTransformer({str(folder)!r}, trust_remote_code=True, device="cpu")
+        print(json.dumps(model.encode({SENTENCES!r}).tolist()))
+        """,
+        folder,
+    )
+    np.testing.assert_allclose(json.loads(printed.splitlines()[-1]), expected, atol=1e-6)
 
 
 def test_mteb_drives_the_encoder(folder):
@@ -50,8 +70,6 @@ def test_mteb_drives_the_encoder(folder):
     from datasets import Dataset
     from mteb.abstasks.sts import AbsTaskSTS
     from mteb.abstasks.task_metadata import TaskMetadata
-
-    from hf_vg.pipelines.sentence_transformers import GroundedSentenceEncoder
 
     pairs = {
         "sentence1": ["a red circle", "words", "a red", "a circle"],
@@ -79,12 +97,10 @@ def test_mteb_drives_the_encoder(folder):
         def load_data(self, **kwargs):
             self.dataset, self.data_loaded = {"test": Dataset.from_dict(pairs)}, True
 
-    model = sentence_transformers.SentenceTransformer(
-        modules=[GroundedSentenceEncoder.load(str(folder))], device="cpu"
-    )
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     scores = mteb.evaluate(model, Pairs(), cache=None, encode_kwargs={"batch_size": 2}).task_results[0].scores
 
     encoder = AutoModel.from_pretrained(folder)
-    left, right = (encoder.encode(pairs[column], normalize=True) for column in ("sentence1", "sentence2"))
+    left, right = (encoder.encode(pairs[column], normalize_embeddings=True) for column in ("sentence1", "sentence2"))
     expected = np.corrcoef((left * right).sum(axis=1), pairs["score"])[0, 1]
     assert scores["test"][0]["cosine_pearson"] == pytest.approx(expected, abs=1e-5)

@@ -19,7 +19,15 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..vgg.configuration_vgg import VggConfig
+from ..vgg.configuration_vgg import (
+    check_num_labels,
+    layers_field,
+    probability_field,
+    read_backbone_config,
+    vocabulary_field,
+    weight_field,
+    width_field,
+)
 
 
 @strict
@@ -80,33 +88,32 @@ class SelfAttnGroundedEncoderConfig(PreTrainedConfig):
     model_type = "self_attn_grounded_encoder"
     sub_configs_defaults = {"backbone_config": SubConfigSpec(AutoConfig, model_type="vgg", optional=True)}
 
-    vocab_size: int = 10000
-    embedding_size: int = 300
-    hidden_size: int = 1024
+    vocab_size: int = vocabulary_field(default=10000)
+    embedding_size: int = width_field(default=300)
+    hidden_size: int = width_field(default=1024)
     state_merge: Literal["max", "concat"] = "max"
     use_attention: bool = True
-    attention_size: int = 350
-    num_attention_rows: int = 30
-    attention_penalty: float | int = 0.0
+    attention_size: int = width_field(default=350)
+    num_attention_rows: int = width_field(default=30)
+    attention_penalty: float | int = weight_field(default=0.0)
     objective: Literal["cap2cap", "cap2img", "cap2all"] = "cap2all"
     grounding_loss: Literal["log_sum_exp", "margin"] = "log_sum_exp"
     negatives: Literal["anchored", "global"] = "anchored"
-    margin: float | int = 0.2
+    margin: float | int = weight_field(default=0.2)
     backbone_config: dict | PreTrainedConfig | None = None
     freeze_backbone: bool = True
-    feature_size: int = 2048
-    image_head_layers: int = 4
-    image_head_size: int = 2048
-    image_head_dropout: float | int = 0.3
+    feature_size: int = width_field(default=2048)
+    image_head_layers: int = layers_field(default=4)
+    image_head_size: int = width_field(default=2048)
+    image_head_dropout: float | int = probability_field(default=0.3)
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
     def __post_init__(self, **kwargs):
-        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
-        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
-            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        check_num_labels(kwargs)
+        self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
     @property
@@ -116,11 +123,10 @@ class SelfAttnGroundedEncoderConfig(PreTrainedConfig):
             return self.hidden_size
         return self.hidden_size * (3 if self.state_merge == "concat" else 2)
 
-    def validate_architecture(self):
-        """Part of `@strict`-powered validation."""
-        for name in ("hidden_size", "attention_size", "num_attention_rows", "image_head_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+    @property
+    def projection_dim(self) -> int:
+        """The same, under the name that sentence-transformers reads."""
+        return self.sentence_size
 
 
 __all__ = ["SelfAttnGroundedEncoderConfig"]

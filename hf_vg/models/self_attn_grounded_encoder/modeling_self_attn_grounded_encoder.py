@@ -13,23 +13,22 @@
 # limitations under the License.
 """PyTorch SelfAttnGroundedEncoder model: a self-attentive sentence encoder that learns from captions and images."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, logging
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from ..distributed import gather_rows
 from ..image_encoder import ImageEncoder
 from ..publishing import PublishedModelMixin
 from .configuration_self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
+from .encoding_self_attn_grounded_encoder import SentenceEncodingMixin
 from .kernels_self_attn_grounded_encoder import run_lstm
 
 
@@ -96,11 +95,12 @@ class SelfAttnGroundedEncoderDecoder(nn.Module):
         self.lstm = nn.LSTM(config.embedding_size + config.sentence_size, config.hidden_size, batch_first=True)
 
     def forward(self, embeddings: torch.Tensor, sentence: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """P(y_t | y_<t, h) is the softmax of what `lm_head` makes of state t."""
         state = self.init_state(sentence).chunk(2, dim=-1)
         return run_lstm(self.lstm, embeddings, lengths, constant=sentence, state=state)[0]
 
 
-class SelfAttnGroundedEncoderPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedModelMixin, PreTrainedModel):
     config: SelfAttnGroundedEncoderConfig
     auto_map = {
         "AutoConfig": "configuration_self_attn_grounded_encoder.SelfAttnGroundedEncoderConfig",
@@ -111,6 +111,7 @@ class SelfAttnGroundedEncoderPreTrainedModel(PublishedModelMixin, PreTrainedMode
     base_model_prefix = "model"
     main_input_name = "input_ids"
     input_modalities = ("image", "text")
+    _no_split_modules = ["SelfAttnGroundedEncoderModel"]
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -126,72 +127,17 @@ class SelfAttnGroundedEncoderPreTrainedModel(PublishedModelMixin, PreTrainedMode
         elif isinstance(module, (nn.Linear, nn.Embedding)):
             init.xavier_uniform_(module.weight)
 
-    @torch.no_grad()
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = 64,
-        show_progress_bar: bool = True,
-        normalize: bool = False,
-        convert_to_tensor: bool = False,
-        tokenizer: PreTrainedTokenizerFast | None = None,
-    ) -> np.ndarray | torch.Tensor:
-        r"""
-        Sentence vectors. Sentences are sorted by length, so that batches hold little padding, and returned in the
-        order they were given.
-
-        Args:
-            sentences (`str` or `Sequence[str]`):
-                One sentence or several.
-            batch_size (`int`, *optional*, defaults to 64):
-                How many sentences are encoded at a time.
-            show_progress_bar (`bool`, *optional*, defaults to `True`):
-                Whether to show progress, if it takes more than two seconds.
-            normalize (`bool`, *optional*, defaults to `False`):
-                Whether vectors are scaled to length 1.
-            convert_to_tensor (`bool`, *optional*, defaults to `False`):
-                Whether to return a `torch.Tensor` on the model's device instead of a `np.ndarray`.
-            tokenizer ([`PreTrainedTokenizerFast`], *optional*):
-                By default that of the checkpoint the model was loaded from.
-
-        Returns:
-            `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`, or `(sentence_size,)` for a `str`.
-        """
-        batch = [sentences] if isinstance(sentences, str) else list(sentences)
-        for index, sentence in enumerate(batch):
-            if not isinstance(sentence, str):
-                raise TypeError(f"Sentence {index} must be a string, got {type(sentence).__name__}: {sentence!r}.")
-        ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
-        # The longest come first: if memory does not suffice, it shows at once.
-        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
-        vectors = torch.empty(len(ids), self.config.sentence_size, dtype=self.dtype, device=self.device)
-        starts = range(0, len(order), batch_size)
-        for start in logging.tqdm(starts, desc="Encoding", unit="batch", disable=not show_progress_bar, delay=2):
-            rows = order[start : start + batch_size]
-            length = max(len(ids[rows[0]]), 1)
-            input_ids = torch.full((len(rows), length), self.config.pad_token_id)
-            mask = torch.zeros_like(input_ids)
-            for row, index in enumerate(rows):
-                input_ids[row, : len(ids[index])] = torch.tensor(ids[index], dtype=torch.long)
-                mask[row, : len(ids[index])] = 1
-            outputs = self.base_model(input_ids.to(self.device), attention_mask=mask.to(self.device))
-            vectors[rows] = outputs.pooler_output
-        if normalize:
-            vectors = nn.functional.normalize(vectors, dim=-1)
-        if isinstance(sentences, str):
-            vectors = vectors[0]
-        return vectors if convert_to_tensor else vectors.float().cpu().numpy()
-
-    def _checkpoint_tokenizer(self) -> PreTrainedTokenizerFast:
-        if getattr(self, "_tokenizer", None) is None:
-            if not self.name_or_path:
-                raise ValueError(
-                    "This model was not loaded from a checkpoint, so its tokenizer is not known: give `encode` a "
-                    "`tokenizer`."
-                )
-            # Not by the Auto class, which would ask once more whether the checkpoint's code is trusted.
-            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.name_or_path)
-        return self._tokenizer
+    def requested_outputs(self, kwargs: dict) -> tuple[bool, bool]:
+        """Whether the caller, or else the config, asks for hidden states and for attentions."""
+        states, attentions = (
+            getattr(self.config, name) if kwargs.get(name) is None else kwargs[name]
+            for name in ("output_hidden_states", "output_attentions")
+        )
+        if attentions and not self.config.use_attention:
+            raise ValueError(
+                "`output_attentions` needs self-attention, and this encoder has none (`use_attention=False`)."
+            )
+        return bool(states), bool(attentions)
 
 
 @dataclass
@@ -201,13 +147,17 @@ class SelfAttnGroundedEncoderModelOutput(ModelOutput):
         h_t of each word, zeros after a sentence's end.
     pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
         The sentence vector h. It is zero for a sentence without words.
-    attentions (`torch.FloatTensor` of shape `(batch_size, num_attention_rows, length)`, *optional*):
-        A: how much each attention row looks at each word. Rows sum to 1, and to 0 for a sentence without words.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
+        The word embeddings, and h_t.
+    attentions (`tuple(torch.FloatTensor)`, *optional*, returned when `output_attentions=True`):
+        A, one tensor of shape `(batch_size, num_attention_rows, length)`: how much each attention row looks at each
+        word. Rows sum to 1, and to 0 for a sentence without words.
     """
 
     last_hidden_state: torch.FloatTensor | None = None
     pooler_output: torch.FloatTensor | None = None
-    attentions: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
 @dataclass
@@ -227,8 +177,10 @@ class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
         psi(h), the image's vector as predicted from the sentence.
     pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
         The sentence vector h.
-    attentions (`torch.FloatTensor` of shape `(batch_size, num_attention_rows, length)`, *optional*):
-        How much each attention row looks at each word.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
+        The word embeddings, and h_t.
+    attentions (`tuple(torch.FloatTensor)`, *optional*, returned when `output_attentions=True`):
+        A, one tensor of shape `(batch_size, num_attention_rows, length)`.
     """
 
     loss: torch.FloatTensor | None = None
@@ -238,11 +190,15 @@ class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
     logits: torch.FloatTensor | None = None
     image_embeds: torch.FloatTensor | None = None
     pooler_output: torch.FloatTensor | None = None
-    attentions: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
 class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
     """The sentence encoder: a bidirectional LSTM, and self-attention over its states."""
+
+    # A checkpoint of the whole model, of which this is a part, holds what it predicts from a sentence too.
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\.", r"^image_head\.", r"^image_encoder\."]
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
         super().__init__(config)
@@ -272,24 +228,34 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
             attention_mask = input_ids != self.config.pad_token_id
         mask = attention_mask.bool()
         lengths = mask.sum(dim=1)
-        if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(1)):
+        is_padded_on_the_right = torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(1)
+        if not torch.compiler.is_compiling() and not torch.equal(mask, is_padded_on_the_right):
             raise ValueError("`attention_mask` must be ones and then zeros in each row: pad sentences on the right.")
-        # Packed sequences: the backward direction starts at a sentence's last word, and the forward one ends there.
-        states, final = run_lstm(self.lstm, self.embed_tokens(input_ids), lengths.cpu())
+        wants_states, wants_attentions = self.requested_outputs(kwargs)
+
+        embeddings = self.embed_tokens(input_ids)  # (B, T, E)
+        # The backward direction starts at a sentence's last word, and the forward one ends there.
+        states, final = run_lstm(self.lstm, embeddings, lengths)  # (B, T, 2 d), (2, B, d)
         states = states * mask.unsqueeze(-1)
         if self.config.state_merge == "max":
-            states = states.unflatten(-1, (2, -1)).max(dim=2).values
-        sentence = final.max(dim=0).values * (lengths > 0).unsqueeze(-1)  # h_S
+            states = states.unflatten(-1, (2, -1)).max(dim=2).values  # h_t, (B, T, d)
+        sentence = final.max(dim=0).values * (lengths > 0).unsqueeze(-1)  # h_S, (B, d)
         weights = None
         if self.attention is not None:
-            attended, weights = self.attention(states, mask)
-            sentence = torch.cat([attended, sentence], dim=-1)
-        return SelfAttnGroundedEncoderModelOutput(last_hidden_state=states, pooler_output=sentence, attentions=weights)
+            attended, weights = self.attention(states, mask)  # h_A, (B, d), and A, (B, n_a, T)
+            sentence = torch.cat([attended, sentence], dim=-1)  # h = [h_A ; h_S]
+        return SelfAttnGroundedEncoderModelOutput(
+            last_hidden_state=states,
+            pooler_output=sentence,
+            hidden_states=(embeddings, states) if wants_states else None,
+            attentions=(weights,) if wants_attentions else None,
+        )
 
 
 class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedModel):
     """The sentence encoder, with what it predicts from a caption: another caption, the image, or both."""
 
+    _no_split_modules = ["SelfAttnGroundedEncoderModel", "SelfAttnGroundedEncoderDecoder"]
     # The loss is a mean over captions, so that Trainer's mean over accumulated batches is right as it is.
     accepts_loss_kwargs = False
 
@@ -331,8 +297,16 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             Which image a caption belongs to, over all processes: captions of one image are no negatives of each
             other. By default each row is an image of its own.
         """
-        outputs = self.model(input_ids, attention_mask, **kwargs)
-        sentence = outputs.pooler_output
+        wants_states, wants_attentions = self.requested_outputs(kwargs)
+        is_penalised = self.config.use_attention and self.config.attention_penalty > 0
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            output_hidden_states=wants_states,
+            output_attentions=wants_attentions or is_penalised,
+            return_dict=True,
+        )
+        sentence = outputs.pooler_output  # h
         losses, logits, image_embeds = {}, None, None
         if self.predicts_caption and labels is not None:
             losses["loss_caption"], logits = self.caption_loss(sentence, labels)
@@ -346,15 +320,16 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             raise ValueError(f"The objective {self.config.objective!r} needs {missing} too.")
         if losses:
             losses["loss"] = sum(losses.values())
-            if self.config.attention_penalty and outputs.attentions is not None:
-                losses["loss_attention"] = self.attention_loss(outputs.attentions)
+            if is_penalised:
+                losses["loss_attention"] = self.attention_loss(outputs.attentions[0])
                 losses["loss"] = losses["loss"] + self.config.attention_penalty * losses["loss_attention"]
         return SelfAttnGroundedEncoderForPreTrainingOutput(
             **losses,
             logits=logits,
             image_embeds=image_embeds,
             pooler_output=sentence,
-            attentions=outputs.attentions,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions if wants_attentions else None,
         )
 
     def caption_loss(
@@ -364,7 +339,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         lengths = is_word.sum(dim=1)
         inputs = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         inputs[:, 1:] = labels[:, :-1].clamp(min=0)
-        states = self.decoder(self.model.embed_tokens(inputs), sentence, lengths.cpu())
+        states = self.decoder(self.model.embed_tokens(inputs), sentence, lengths)
         # Padding is left out before the vocabulary projection, the widest of the model.
         logits = None if self.training else self.lm_head(states)
         word_logits = self.lm_head(states[is_word]) if logits is None else logits[is_word]

@@ -21,11 +21,23 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from ..publishing import PublishedConfigMixin
-from ..vgg.configuration_vgg import VggConfig
+from ..vgg.configuration_vgg import (
+    bounded_field,
+    check_num_labels,
+    probability_field,
+    read_backbone_config,
+    vocabulary_field,
+    weight_field,
+    width_field,
+)
 
 
 # The first tags of every inventory: what follows a caption's end, the end itself, and a tag training did not show.
 PAD_TAG, EOS_TAG, UNK_TAG = "<pad>", "<eos>", "<unk>"
+
+window_field = bounded_field(1, 1024)  # of words
+count_field = bounded_field(0, 1024)  # of tags
+table_field = bounded_field(0, 100_000_000)  # rows that are kept of the training captions
 
 
 @strict
@@ -108,29 +120,29 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
 
     backbone_config: dict | PreTrainedConfig | None = None
     freeze_backbone: bool = True
-    feature_size: int = 4096
+    feature_size: int = width_field(default=4096)
     normalize_features: bool = True
-    vocab_size: int = 10000
-    embedding_size: int = 300
-    hidden_size: int = 1024
+    vocab_size: int = vocabulary_field(default=10000)
+    embedding_size: int = width_field(default=300)
+    hidden_size: int = width_field(default=1024)
     sentence_encoder: Literal["lstm", "gru", "bow"] = "lstm"
-    margin: float | int = 0.2
+    margin: float | int = weight_field(default=0.2)
     max_violation: bool = False
     loss_reduction: Literal["mean", "sum"] = "mean"
     normalize_image: bool = True
-    embedding_dropout: float | int = 0.0
-    feature_dropout: float | int = 0.0
-    context_size: int = 5
-    word_size: int = 100
-    num_factors: int = 50
-    num_forward_tags: int = 3
-    decoder_dropout: float | int = 0.15
+    embedding_dropout: float | int = probability_field(default=0.0)
+    feature_dropout: float | int = probability_field(default=0.0)
+    context_size: int = window_field(default=5)
+    word_size: int = width_field(default=100)
+    num_factors: int = width_field(default=50)
+    num_forward_tags: int = count_field(default=3)
+    decoder_dropout: float | int = probability_field(default=0.15)
     tags: list[str] = field(default_factory=lambda: [PAD_TAG, EOS_TAG, UNK_TAG])
-    num_templates: int = 0
-    template_size: int = 0
-    num_sentences: int = 0
-    num_bigrams: int = 0
-    num_trigrams: int = 0
+    num_templates: int = table_field(default=0)
+    template_size: int = count_field(default=0)
+    num_sentences: int = table_field(default=0)
+    num_bigrams: int = table_field(default=0)
+    num_trigrams: int = table_field(default=0)
     # Labels are the words themselves, not shifted: else Trainer would not count the first of each caption.
     is_encoder_decoder: bool = True
     eos_token_id: int | None = 0
@@ -139,9 +151,8 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
     decoder_start_token_id: int = 0
 
     def __post_init__(self, **kwargs):
-        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
-        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
-            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        check_num_labels(kwargs)
+        self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self):
@@ -150,11 +161,6 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
             raise ValueError(
                 f'`embedding_size` must be `hidden_size` for `sentence_encoder="bow"`, got {self.embedding_size} and '
                 f"{self.hidden_size}."
-            )
-        if self.context_size < 1 or self.num_forward_tags < 0:
-            raise ValueError(
-                f"`context_size` must be at least 1 and `num_forward_tags` at least 0, got {self.context_size} and "
-                f"{self.num_forward_tags}."
             )
         if self.tags[:3] != [PAD_TAG, EOS_TAG, UNK_TAG] or len(set(self.tags)) != len(self.tags):
             raise ValueError(

@@ -1,0 +1,131 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Sentences to vectors: `encode`, and the files with which sentence-transformers loads a checkpoint."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
+
+
+# `SentenceTransformer(folder)` runs the model with its own modules: a sentence vector is `pooler_output`.
+SENTENCE_TRANSFORMERS_FILES = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    ],
+    "sentence_bert_config.json": {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}},
+        "module_output_name": "sentence_embedding",
+    },
+}
+
+
+class SentenceEncodingMixin:
+    """For a [`PreTrainedModel`] whose `base_model` gives a sentence's vector as `pooler_output`."""
+
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs):
+        """As in [`PreTrainedModel`]. `SentenceTransformer` loads what is saved, together with the processor, too."""
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process and os.path.isdir(save_directory):
+            for name, content in SENTENCE_TRANSFORMERS_FILES.items():
+                Path(save_directory, name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    @torch.no_grad()
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 64,
+        show_progress_bar: bool = True,
+        normalize_embeddings: bool = False,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        device: str | torch.device | None = None,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+    ) -> np.ndarray | torch.Tensor | list[torch.Tensor]:
+        r"""
+        Encodes sentences to vectors, with the argument names of `SentenceTransformer.encode`. Sentences are sorted by
+        length, so that batches hold little padding, and returned in the order they were given.
+
+        Args:
+            sentences (`str` or `Sequence[str]`):
+                One sentence or several.
+            batch_size (`int`, *optional*, defaults to 64):
+                Number of sentences to encode at a time.
+            show_progress_bar (`bool`, *optional*, defaults to `True`):
+                Whether to show progress, if it takes more than two seconds.
+            normalize_embeddings (`bool`, *optional*, defaults to `False`):
+                Whether vectors are scaled to length 1.
+            convert_to_tensor (`bool`, *optional*, defaults to `False`):
+                Whether to return a `torch.Tensor` on the model's device instead of a `np.ndarray`.
+            convert_to_numpy (`bool`, *optional*, defaults to `True`):
+                Whether to return a `np.ndarray`. If both are `False`, a list of tensors is returned.
+            device (`str` or `torch.device`, *optional*):
+                Where to encode. The model moves there, and stays.
+            tokenizer ([`PreTrainedTokenizerFast`], *optional*):
+                By default that of the checkpoint the model was loaded from.
+
+        Returns:
+            `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`, or `(sentence_size,)` for a `str`.
+        """
+        if device is not None:
+            self.to(device)
+        batch = [sentences] if isinstance(sentences, str) else list(sentences)
+        for index, sentence in enumerate(batch):
+            if not isinstance(sentence, str):
+                raise TypeError(f"Sentence {index} must be a string, got {type(sentence).__name__}: {sentence!r}.")
+        ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
+        # The longest come first: if memory does not suffice, it shows at once.
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+        vectors = torch.empty(len(ids), self.config.sentence_size, dtype=self.dtype, device=self.device)
+        starts = range(0, len(order), batch_size)
+        for start in logging.tqdm(starts, desc="Encoding", unit="batch", disable=not show_progress_bar, delay=2):
+            rows = order[start : start + batch_size]
+            length = max(len(ids[rows[0]]), 1)
+            input_ids = torch.full((len(rows), length), self.config.pad_token_id)
+            mask = torch.zeros_like(input_ids)
+            for row, index in enumerate(rows):
+                input_ids[row, : len(ids[index])] = torch.tensor(ids[index], dtype=torch.long)
+                mask[row, : len(ids[index])] = 1
+            outputs = self.base_model(input_ids.to(self.device), mask.to(self.device), return_dict=True)
+            vectors[rows] = outputs.pooler_output
+        if normalize_embeddings:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        if isinstance(sentences, str):
+            vectors = vectors[0]
+        if convert_to_tensor:
+            return vectors
+        if convert_to_numpy:
+            return vectors.float().cpu().numpy()
+        return vectors if isinstance(sentences, str) else list(vectors)
+
+    def _checkpoint_tokenizer(self) -> PreTrainedTokenizerFast:
+        if getattr(self, "_tokenizer", None) is None:
+            if not self.name_or_path:
+                raise ValueError(
+                    "This model was not loaded from a checkpoint, so its tokenizer is not known: give `encode` a "
+                    "`tokenizer`."
+                )
+            # Not by the Auto class, which would ask once more whether the checkpoint's code is trusted.
+            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.name_or_path)
+        return self._tokenizer
+
+
+__all__ = ["SentenceEncodingMixin"]
