@@ -28,12 +28,12 @@ from pathlib import Path
 
 import numpy as np
 from tqdm.auto import tqdm
-from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import caption_is_true, entities_of, load_caption_data, seen_box
 from hf_vg.evaluation import caption_intervals, grounding_intervals
-from hf_vg.interpretation import caption_examples
+from hf_vg.interpretation import candidate_examples, caption_examples
+from hf_vg.pipelines import caption_settings, load_captioner
 from hf_vg.reports import write_report
 from hf_vg.training import CaptionReportArguments, run_recipe, start_recipe, tiny_captioner
 
@@ -42,14 +42,15 @@ def main():
     default_config = Path(__file__).parent / "configs" / "caption_report_scenes.yaml"
     needs = {"checkpoint": ("run recipes/train_captioner.py first", tiny_captioner)}
     (args,) = start_recipe((CaptionReportArguments,), default_config, needs)
-    decoding = {"num_beams": args.num_beams}
+    captioner = load_captioner(args.checkpoint)
+    decoding = caption_settings(captioner, num_beams=args.num_beams)
     if args.length_penalty is not None:
         decoding["length_penalty"] = args.length_penalty
-    captioner = pipeline("image-to-text", model=args.checkpoint, **decoding)
+    has_maps = captioner.model.config.model_type != "vse_scnlm"
     split = {"dev": "validation", "val": "validation"}.get(args.split, args.split)
     rows = load_caption_data(args)[split]
 
-    outputs = captioner(KeyDataset(rows, "image"), batch_size=args.batch_size, return_attention=True)
+    outputs = captioner(KeyDataset(rows, "image"), batch_size=args.batch_size, return_attention=has_maps, **decoding)
     captions = [output[0] for output in tqdm(outputs, total=len(rows), desc="Captioning", unit="image")]
     texts, references = [caption["generated_text"] for caption in captions], rows["captions"][:]
     scenes = args.dataset == "scenes"
@@ -59,7 +60,7 @@ def main():
     grounded, numbers = rows, range(len(rows))
     if args.entities_dir is not None:
         grounded, numbers = entities_of(rows, args.entities_dir, args.images_dir)
-    if scenes or args.entities_dir is not None:
+    if has_maps and (scenes or args.entities_dir is not None):
         sizes = [rows[number]["image"].size for number in tqdm(numbers, desc="Measuring", unit="image")]
         seen = [seen_box(captioner.image_processor, size) for size in sizes]
         pointing = grounding_intervals(
@@ -69,12 +70,17 @@ def main():
             print("No noun of the captions names anything that has a box: where nouns look is not judged.")
         metrics |= pointing
 
-    ranking = per_image.get("cider_d", next(iter(per_image.values())))
+    ranked_by = "cider_d" if "cider_d" in per_image else next(iter(per_image))
+    ranking = per_image[ranked_by]
     order = np.argsort(-ranking, kind="stable").tolist()
     number = min(args.num_examples, len(order) // 2)
     examples = {}
     for heading, chosen in (("Best", order[:number]), ("Worst", order[len(order) - number :][::-1])):
-        found = caption_examples(captioner, [rows[i]["image"] for i in chosen], batch_size=args.batch_size)
+        images = [rows[i]["image"] for i in chosen]
+        if has_maps:
+            found = caption_examples(captioner, images, batch_size=args.batch_size, **decoding)
+        else:
+            found = candidate_examples(captioner, images)
         examples[heading] = [
             {
                 **records[0],
@@ -84,22 +90,26 @@ def main():
             }
             for i, records in zip(chosen, found, strict=True)
         ]
+    settings = {"generation": "many candidates, ranked"}
+    if has_maps:
+        own = captioner.model.generation_config
+        settings = {
+            "beams": decoding.get("num_beams", own.num_beams or 1),
+            "length_penalty": decoding.get(
+                "length_penalty", 1.0 if own.length_penalty is None else own.length_penalty
+            ),
+        }
     facts = {
         "model": args.checkpoint,
         "model_type": captioner.model.config.model_type,
         "dataset": args.dataset,
         "split": split,
         "images": len(rows),
-        "beams": args.num_beams,
-        "length_penalty": next(
-            value
-            for value in (args.length_penalty, captioner.model.generation_config.length_penalty, 1.0)
-            if value is not None
-        ),
+        **settings,
         "bootstrap_samples": args.num_samples,
     }
     output_dir = args.output_dir or Path(args.checkpoint) / "report"
-    files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples)
+    files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples, ranked_by)
     print(files["md"].read_text(encoding="utf-8").split("\n## ")[0])
     print("The report is " + ", ".join(map(str, files.values())))
 

@@ -31,7 +31,7 @@ from ..data.images import open_image
 from ..data.scenes import load_scenes
 from ..interpretation import (
     attention_of_sentences,
-    caption_candidates,
+    candidate_examples,
     caption_examples,
     draw_regions,
     explanation_html,
@@ -119,9 +119,8 @@ class Demo:
         captioner = self.checkpoints.load(load_captioner, name)
         image, number = _opened(image), _whole(number, 1, 8)
         if captioner.model.config.model_type == "vse_scnlm":
-            pixels = captioner.image_processor(images=[image], return_tensors="pt")["pixel_values"]
-            (found,) = caption_candidates(captioner.model, captioner.tokenizer, number, pixel_values=pixels)
-            return _frame([{"image": image, "candidates": found, "name": " ".join(found[0]["words"])}], "Captions")
+            ((example,),) = candidate_examples(captioner, [image], number)
+            return _frame([{**example, "name": example["generated_text"]}], "Captions")
         (records,) = caption_examples(captioner, [image], **caption_settings(captioner, number))
         names = ["best", *(f"alternative {place}" for place in range(1, number))]
         return _frame([{**record, "name": name} for record, name in zip(records, names, strict=True)], "Captions")

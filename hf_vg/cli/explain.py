@@ -17,7 +17,7 @@ import argparse
 
 from ..interpretation import (
     attention_of_sentences,
-    caption_candidates,
+    candidate_examples,
     caption_examples,
     find_regions,
     load_region_model,
@@ -120,8 +120,7 @@ def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str
     caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
 
     def write(images):
-        pixels = captioner.image_processor(images=images, return_tensors="pt")["pixel_values"]
-        return caption_candidates(captioner.model, captioner.tokenizer, pixel_values=pixels)
+        return candidate_examples(captioner, images)
 
     found = inputs.results(write, paths, "Captioning", args.batch_size)
-    return [{"image": i, "name": path, "words": c[0]["words"], "candidates": c} for path, i, c in found]
+    return [{**records[0], "name": path} for path, _, records in found]

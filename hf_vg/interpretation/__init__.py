@@ -13,7 +13,7 @@
 # limitations under the License.
 
 from .bertviz import bertviz_arguments, location_names
-from .candidates import caption_candidates
+from .candidates import candidate_examples, caption_candidates
 from .figures import plot_attention, plot_candidates
 from .html import explanation_html, save_html
 from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
@@ -28,6 +28,7 @@ __all__ = [
     "attention_of_sentences",
     "attention_rollout",
     "bertviz_arguments",
+    "candidate_examples",
     "caption_candidates",
     "caption_examples",
     "draw_regions",

@@ -13,9 +13,16 @@
 # limitations under the License.
 """The captions that a structure-content language model considered, with their tags."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+if TYPE_CHECKING:
+    # Our pipelines import this package.
+    from transformers import Pipeline
 
 
 def caption_candidates(
@@ -45,3 +52,30 @@ def caption_candidates(
         tags = [model.config.tags[tag] for tag in tag_ids[: len(words)]]
         candidates.append({"words": words, "tags": tags, "score": score})
     return [candidates[start : start + number] for start in range(0, len(candidates), number)]
+
+
+def candidate_examples(
+    captioner: "Pipeline", images: Sequence[Image.Image], number: int = 3
+) -> list[list[dict[str, Any]]]:
+    r"""
+    Captions images with an SC-NLM, and gathers what it considered. The counterpart of [`caption_examples`].
+
+    Args:
+        captioner ([`Pipeline`]):
+            A `pipeline("image-to-text")` with a [`VseScnlmForConditionalGeneration`].
+        images (`Sequence[PIL.Image.Image]`):
+            The images.
+        number (`int`, *optional*, defaults to 3):
+            Candidates per image.
+
+    Returns:
+        `list[list[dict]]`: For each image one dictionary, of `image`, `generated_text`, `words` and `candidates`.
+    """
+    if not len(images):
+        return []
+    pixels = captioner.image_processor(images=list(images), return_tensors="pt")["pixel_values"]
+    found = caption_candidates(captioner.model, captioner.tokenizer, number, pixel_values=pixels)
+    return [
+        [{"image": image, "generated_text": " ".join(c[0]["words"]), "words": c[0]["words"], "candidates": c}]
+        for image, c in zip(images, found, strict=True)
+    ]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.files import atomic_write
-from ..interpretation.figures import plot_attention
+from ..interpretation.figures import plot_attention, plot_candidates
 from ..interpretation.html import explanation_html
 from .metrics import metric_name, metric_text
 
@@ -46,8 +46,8 @@ def write_report(
         metrics (`Mapping`):
             Of [`caption_intervals`] and [`grounding_intervals`].
         examples (`Mapping`):
-            For each heading, captions with their maps as [`caption_examples`] gives them, each with its `references`,
-            `score` and `id`.
+            For each heading, captions as [`caption_examples`] or [`candidate_examples`] gives them, each with its
+            `references`, `score` and `id`.
         ranked_by (`str`, *optional*, defaults to `"cider_d"`):
             The metric that `score` is of.
 
@@ -76,7 +76,8 @@ def write_report(
         if not rows:
             continue
         figure = re.sub(r"\W+", "_", heading.lower()) + ".png"
-        plot_attention(rows, output_dir / figure)
+        plot = plot_candidates if "candidates" in rows[0] else plot_attention
+        plot(rows, output_dir / figure)
         lines += ["", f"## {escape_markdown(heading)}", "", f"![Where the model looked]({figure})", ""]
         for row in rows:
             score = f"{metric_name(ranked_by)} {metric_text(ranked_by, row['score'])}"

@@ -197,7 +197,9 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
         metadata={"help": "The captioner: a folder, or a model of the Hub."},
     )
     split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
-    num_beams: int = field(default=3, metadata={"help": "Beams of the captions; 1 is greedy."})
+    num_beams: int | None = field(
+        default=None, metadata={"help": "Beams of the captions; 1 is greedy. By default as the checkpoint says."}
+    )
     length_penalty: float | None = field(
         default=None,
         metadata={

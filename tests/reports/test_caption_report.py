@@ -20,10 +20,11 @@ import sys
 
 import numpy as np
 import pytest
+from transformers import GenerationConfig, pipeline
 
 from hf_vg.data import load_scenes
 from hf_vg.reports import escape_markdown, write_report
-from tests.checkpoints import save_captioner
+from tests.checkpoints import save_captioner, save_scnlm
 from tests.common import ROOT, random_images
 
 
@@ -131,6 +132,26 @@ def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
         assert record["examples"]["Best"][0]["id"] in ("1_photo.jpg", "2_photo.jpg")
         # Of 4 x 4 cells, 3 x 3 have their centre in the box.
         assert record["metrics"]["pointing_random"]["value"] == pytest.approx(9 / 16)
+
+
+def test_recipe_uses_the_checkpoints_own_settings(tmp_path, monkeypatch):
+    """The captions of the report are those of the pipeline. An SC-NLM, which has no maps, shows its candidates."""
+    checkpoint = save_captioner(tmp_path / "captioner")
+    settings = GenerationConfig.from_pretrained(checkpoint)
+    settings.num_beams, settings.max_new_tokens = 2, 5
+    settings.save_pretrained(checkpoint)
+    flags = ["--num_eval_images", 2, "--image_size", 32, "--num_examples", 1, "--num_samples", 5]
+    run_recipe(monkeypatch, tmp_path, *flags, "--checkpoint", checkpoint)
+    record = json.loads((tmp_path / "captioner" / "report" / "report.json").read_text())
+    assert record["beams"] == 2
+    captioner = pipeline("image-to-text", model=checkpoint)
+    images = load_scenes(1, 2, 2, 32)["test"]["image"]
+    expected = sorted(captioner(image)[0]["generated_text"] for image in images)
+    shown = [record["examples"][heading][0]["generated_text"] for heading in ("Best", "Worst")]
+    assert sorted(shown) == expected
+    run_recipe(monkeypatch, tmp_path, *flags, "--checkpoint", save_scnlm(tmp_path / "scnlm"), "--metrics", "bleu")
+    report = (tmp_path / "scnlm" / "report" / "report.md").read_text()
+    assert "pointing" not in report and "(BLEU-1 " in report and (tmp_path / "scnlm" / "report" / "best.png").exists()
 
 
 def test_recipe_without_a_checkpoint_says_what_makes_one(tmp_path, monkeypatch):
