@@ -42,7 +42,7 @@ def at(tmp_path_factory):
         "many.json": json.dumps([[0, 0, 9, 9]] * 5000).encode(), "named.json": b'{"other.png": [[0,0,9,9]]}',
         "good.json": b'{"photo.png": ["a red circle"]}', "untabbed.txt": b"photo.png a red circle\n",
         "latin.txt": b"photo.png#0\t\xe9\n", "captions.jsonl": b'{"image": "photo.png", "caption": "a"}\n',
-        "bad.jsonl": b'[]\n{"image": 5, "caption": "a"}\n{"image": "x"}\nnull\n{"image": "photo.png", "caption": "a"}\n',
+        "bad.jsonl": b'[]\n{"image": 5}\n{"image": "x"}\nnull\n{"image": "photo.png", "caption": "a"}\n',
         "latin.jsonl": b'{"image": "\xe9"}\n', "other.jsonl": b'{"image": "other.png", "caption": "a"}\n',
     }  # fmt: skip
     for name, content in files.items():
