@@ -15,7 +15,8 @@
 How fast ShowAttendTell trains and decodes, against the implementation that tutorials teach: features projected to
 attention space at every step, a vocabulary projection at every step, padded outputs, one image a beam search.
 
-    python benchmarks/show_attend_tell.py
+    python benchmarks/show_attend_tell.py             # against the tutorial's implementation
+    python benchmarks/show_attend_tell.py --kernels   # against itself with one kernel replaced by plain code
 
 The same weights and inputs go through both, alternating, in one run. What counts is the ratio: machines are noisy.
 """
@@ -25,14 +26,22 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
+from unittest import mock
 
 import torch
 from torch import nn
 
-from hf_vg.models.show_attend_tell import ShowAttendTellConfig, ShowAttendTellForConditionalGeneration
+from hf_vg.models.show_attend_tell import (
+    ShowAttendTellConfig,
+    ShowAttendTellForConditionalGeneration,
+    kernels_show_attend_tell,
+    modeling_show_attend_tell,
+)
 
 
 BATCH, LOCATIONS, VOCABULARY = 64, 196, 10_000
+BEAM_SEARCH = {"num_beams": 5, "max_new_tokens": 18, "min_new_tokens": 10, "length_penalty": 0.0}
 
 
 class PlainShowAttendTell(nn.Module):
@@ -162,6 +171,52 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
+def without_kernels() -> dict[str, dict]:
+    """For each kernel, what the model's module uses instead of it: the plain code that stands beside it."""
+    kernels, words = kernels_show_attend_tell, kernels_show_attend_tell.WordsByStep
+
+    def plain_gates(word_gates, from_hidden, from_context):
+        step = partial(kernels.plain_gates, from_hidden=from_hidden, from_context=from_context)
+        return word_gates, step
+
+    def plain_energy(keys, score, key_factors=None):
+        return partial(kernels.plain_energy, keys=keys, score=score)
+
+    def all_steps(images, captions, length, lengths=None):
+        return words(images, captions, length)
+
+    return {
+        "HoistedGates": {"gates_of_steps": plain_gates},
+        "energy": {"energy_of_steps": plain_energy},
+        "WordsByStep": {"WordsByStep": all_steps},
+    }
+
+
+def measure_kernels(model, features, labels, repeats: int):
+    """Prints how much longer a training step and a beam search take without each kernel."""
+
+    def train():
+        model.train().zero_grad()
+        model(image_features=features, labels=labels).loss.backward()
+
+    def beam_search():
+        model.eval().generate(image_features=features, **BEAM_SEARCH)
+
+    def patched(function, replaced: dict):
+        def run():
+            with mock.patch.multiple(modeling_show_attend_tell, **replaced):
+                function()
+
+        return run
+
+    without = without_kernels()
+    for name, function, kernels in (("training step", train, without), ("beam of 5", beam_search, ["energy"])):
+        functions = {"with": function, **{kernel: patched(function, without[kernel]) for kernel in kernels}}
+        times = alternate(functions, repeats)
+        for kernel in kernels:
+            print(f"{name:14s} without {kernel:13s} {times[kernel]:7.3f} s   {times[kernel] / times['with']:5.2f}x")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -169,7 +224,12 @@ def main():
         "--compile", action="store_true", help="measure the compiled step too; takes minutes to compile"
     )
     parser.add_argument("--only", choices=["train", "memory", "beam"], help="one of the measurements")
+    parser.add_argument("--kernels", action="store_true", help="measure what each kernel earns, and nothing else")
     args = parser.parse_args()
+    if args.kernels:
+        model, _, features, labels = make()
+        measure_kernels(model, features, labels, args.repeats)
+        return
     # First: a process begins with the peak of the one that started it.
     if args.only in (None, "memory"):
         peaks = {which: peak_memory(which) for which in ("plain", "hf_vg")}
@@ -207,10 +267,9 @@ def main():
 
     if args.only in (None, "beam"):
         model.eval()
-        settings = {"num_beams": 5, "max_new_tokens": 18, "min_new_tokens": 10, "length_penalty": 0.0}
         functions = {
             "plain": lambda: [plain.beam_search(image[None]) for image in features[:8]],
-            "hf_vg": lambda: model.generate(image_features=features, **settings),
+            "hf_vg": lambda: model.generate(image_features=features, **BEAM_SEARCH),
         }
         times = alternate(functions, max(1, args.repeats // 2))
         rates = {"plain": 8 / times["plain"], "hf_vg": BATCH / times["hf_vg"]}

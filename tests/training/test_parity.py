@@ -29,7 +29,7 @@ from unittest import mock
 import pytest
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback, set_seed
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from hf_vg.data import stream_captions
 from hf_vg.training import VgTrainer, VgTrainingArguments
@@ -115,6 +115,61 @@ for number, options in enumerate(({}, {"max_violation": True, "normalize_image":
     CASES[f"vse_{number}"] = (build, lambda: {**repeated(vse.tiny_inputs(4)), "image_ids": IMAGE_IDS}, 1)
 
 
+def encoder_rows():
+    inputs = encoder.tiny_inputs(4)
+    del inputs["image_features"]
+    return {**repeated({**inputs, "pixel_values": torch.randn(4, 3, 8, 8)}), "image_ids": IMAGE_IDS}
+
+
+# Models with a frozen backbone that sees pixels.
+FROZEN = {
+    "show_attend_tell": (show_model, captions),
+    "spatial_transformer": (spatial.tiny_model, captions),
+    "self_attn_grounded_encoder": (
+        partial(encoder.tiny_model, backbone_config=encoder.VggConfig(depths=[1, 1], hidden_sizes=[4, 7])),
+        encoder_rows,
+    ),
+    "vse": (lambda **kwargs: vse.VseScnlmModel(vse.tiny_config(**kwargs)), lambda: repeated(vse.tiny_inputs(4))),
+    "grounded_visual_bert": (grounded.tiny_model, lambda: repeated(grounded.tiny_inputs())),
+}
+
+
+def train_frozen(name: str, folder: str) -> list[str]:
+    """
+    Loads a checkpoint, takes two steps with plain DDP, and returns the names of the parameters that changed. The
+    second step is the one that fails if a parameter that requires a gradient got none.
+    """
+    build, make_rows = FROZEN[name]
+    model, rows = type(build()).from_pretrained(folder), make_rows()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            folder,
+            per_device_train_batch_size=2,
+            max_steps=2,
+            learning_rate=0.1,
+            ddp_find_unused_parameters=False,
+            save_strategy="no",
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=[{key: value[row] for key, value in rows.items()} for row in range(ROWS)],
+        data_collator=lambda batch: {key: torch.stack([row[key] for row in batch]) for key in batch[0]},
+    )
+    assert trainer.args.world_size == 2
+    trainer.train()
+    return [key for key, value in model.state_dict().items() if not torch.equal(value, before[key])]
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_two_processes_train_from_a_checkpoint_with_a_frozen_backbone(name, on_two_processes):
+    for rank in range(2):
+        changed = json.loads((on_two_processes / f"frozen_{name}_{rank}.json").read_text())
+        assert changed and not any("backbone" in key.split(".") for key in changed)
+
+
 class KeepGradients(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         self.gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -152,7 +207,7 @@ def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
     if processes > 1:
         assert trainer.model_wrapped.find_unused_parameters is False
     loss = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    baseline = {"baseline": model.baseline} if hasattr(model, "baseline") else {}
+    baseline = {"baseline": model.baseline} if getattr(model, "baseline", None) is not None else {}
     return {"loss": torch.tensor(loss), **baseline, **keep.gradients}
 
 
@@ -161,6 +216,8 @@ def on_two_processes(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("parity")
     (folder / "shards").mkdir()
     write_shards(folder / "shards", shards=2, rows=5)
+    for name, (build, _) in FROZEN.items():
+        build(freeze_backbone=True).save_pretrained(folder / f"frozen_{name}")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
     command += ["--config_file", str(ROOT / "recipes" / "accelerate" / "cpu.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -237,5 +294,8 @@ if __name__ == "__main__":
     runs = [train_from(None, folder), train_from(f"{folder}/checkpoint-5", folder)]
     torch.save(runs, f"{sys.argv[1]}/resumed_{rank}.pt")
     Path(sys.argv[1], f"stream_{rank}.json").write_text(json.dumps(read_stream(f"{sys.argv[1]}/shards")))
+    for case in FROZEN:
+        changed = train_frozen(case, f"{sys.argv[1]}/frozen_{case}")
+        Path(sys.argv[1], f"frozen_{case}_{rank}.json").write_text(json.dumps(changed))
     for case in CASES:
         torch.save(train_a_step(case, sys.argv[1]), f"{sys.argv[1]}/{case}_{rank}.pt")
