@@ -68,6 +68,15 @@ class CaptionGenerationMixin(GenerationMixin):
             words = words[:-1]
         return nn.functional.pad(words, (1, 0), value=start)
 
+    def prepare_inputs_for_generation(self, input_ids, next_sequence_length=None, past_key_values=None, **kwargs):
+        seen_tokens = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
+        if next_sequence_length is None and seen_tokens < input_ids.shape[1]:
+            # A cache that `generate` was given has read the beginning already.
+            next_sequence_length = input_ids.shape[1] - seen_tokens
+        return super().prepare_inputs_for_generation(
+            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
+        )
+
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         if inputs is None and model_kwargs.get("image_features") is not None:
             return model_kwargs.pop("image_features"), "image_features", model_kwargs

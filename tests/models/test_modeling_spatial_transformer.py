@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, pipeline
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_vg.data import train_word_tokenizer
 from hf_vg.interpretation import attention_of_generated
@@ -26,7 +27,11 @@ from hf_vg.models.spatial_transformer import (
     SpatialTransformerCaptionerModel,
     SpatialTransformerCaptionerProcessor,
 )
-from hf_vg.models.spatial_transformer.modeling_spatial_transformer import dropout_of_weights
+from hf_vg.models.spatial_transformer.kernels_spatial_transformer import choose_attention, dropout_of_weights
+from hf_vg.models.spatial_transformer.layers_spatial_transformer import (
+    SpatialTransformerCaptionerAttention,
+    eager_attention_forward,
+)
 from hf_vg.models.vgg import VggConfig
 from tests.common import CaptionerTesterMixin, random_images
 
@@ -163,6 +168,9 @@ def restated(model, grid: np.ndarray, words: list[int]) -> tuple[float, dict[str
 class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
     model_class = SpatialTransformerCaptionerForConditionalGeneration
     auto_class = AutoModelForImageTextToText
+    num_hidden_states = {"encoder_hidden_states": 3, "decoder_hidden_states": 4}
+    num_attentions = {"encoder_attentions": 2, "decoder_attentions": 3, "cross_attentions": 3}
+    attn_implementations = ("eager", "sdpa", "eager")
 
     def config(self):
         return tiny_config()
@@ -176,7 +184,13 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
     # In the mixin the encoder's output serves as features; here it is encoded features.
     @torch.no_grad()
     def features(self, model) -> torch.Tensor:
-        return model.get_encoder().backbone(self.inputs()["pixel_values"]).feature_maps[-1].flatten(2).transpose(1, 2)
+        return (
+            model.get_encoder()
+            .image_encoder.backbone(self.inputs()["pixel_values"])
+            .feature_maps[-1]
+            .flatten(2)
+            .transpose(1, 2)
+        )
 
     def test_features_serve_as_well_as_pixels(self):
         model, images = self.model(), self.images()
@@ -261,7 +275,7 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
     def test_the_image_is_encoded_once_and_not_repeated(self):
         model, calls = tiny_model(), []
         encoder, decoder = model.model.encoder, model.model.decoder
-        for name, module in [("backbone", encoder.backbone), ("encoder", encoder.layers[0])] + [
+        for name, module in [("backbone", encoder.image_encoder.backbone), ("encoder", encoder.layers[0])] + [
             (f"keys and values {index}", layer.cross_attention.kv_proj) for index, layer in enumerate(decoder.layers)
         ]:
             module.register_forward_hook(lambda *args, name=name: calls.append((name, args[2])))
@@ -308,6 +322,21 @@ class TestAttention:
             torch.manual_seed(0)
             assert torch.equal(dropout_of_weights(weights, probability), dropped)
 
+    @pytest.mark.parametrize("plain", [sdpa_attention_forward, eager_attention_forward])
+    @pytest.mark.parametrize("dropout, is_causal", [(0.1, False), (0.1, True), (0.0, False)])
+    def test_attention_is_chosen_for_speed_alone(self, plain, dropout, is_causal):
+        """Torch's own attention is replaced where dropout makes it slow, by one equal in value and gradient."""
+        attention = SpatialTransformerCaptionerAttention(tiny_config(), is_causal)
+        inputs = [torch.randn(2, 2, length, 4, requires_grad=True) for length in (5, 7, 7)]
+        chosen = choose_attention(plain, eager_attention_forward, inputs[0], dropout, is_causal)
+        is_replaced = dropout > 0 and not is_causal
+        assert chosen is (eager_attention_forward if is_replaced else plain)
+        mask = torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2)
+        results = [function(attention, *inputs, mask, scaling=0.3)[0] for function in (plain, chosen)]
+        torch.testing.assert_close(*results)
+        gradients = [torch.autograd.grad(result.square().sum(), inputs) for result in results]
+        torch.testing.assert_close(*gradients)
+
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     @pytest.mark.parametrize("training", [False, True])
     def test_is_never_empty_when_asked_for(self, implementation, training):
@@ -333,6 +362,34 @@ class TestAttention:
         model.set_attn_implementation("eager")
         torch.testing.assert_close(asked, fast)
         torch.testing.assert_close(model(**inputs).logits, fast)
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("captions", [1, 2])
+    def test_is_part_of_the_graph_of_logits(self, implementation, captions):
+        model, inputs = tiny_model(), tiny_inputs(4)
+        model.set_attn_implementation(implementation)
+        inputs["pixel_values"] = inputs["pixel_values"][: 4 // captions]
+        outputs = model(**inputs, output_attentions=True)
+        for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+            gradients = torch.autograd.grad(outputs.logits.sum(), outputs[name], retain_graph=True)
+            assert all(gradient.abs().sum() > 0 for gradient in gradients), name
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @torch.no_grad()
+    def test_padding_on_either_side_changes_no_logits(self, dtype):
+        """With a mask, whatever the implementation: positions count words and not padding."""
+        model, pixel_values = tiny_model().to(dtype), tiny_inputs(2)["pixel_values"].to(dtype)
+        words = torch.tensor([[0, 5, 6, 7], [0, 8, 9, 10]])
+        for implementation in ("sdpa", "eager"):
+            model.set_attn_implementation(implementation)
+            expected = model(pixel_values, decoder_input_ids=words).logits
+            for sides in ((0, 3), (3, 0), (1, 2)):
+                ids = torch.nn.functional.pad(words, sides, value=2)
+                mask = torch.nn.functional.pad(torch.ones_like(words), sides)
+                logits = model(pixel_values, decoder_input_ids=ids, decoder_attention_mask=mask).logits
+                assert torch.isfinite(logits).all()
+                tolerance = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 0.05}
+                torch.testing.assert_close(logits[:, sides[0] : sides[0] + 4], expected, **tolerance)
 
     def test_of_captions_that_share_an_image(self):
         model, inputs = tiny_model(), tiny_inputs(4)
@@ -463,12 +520,16 @@ class TestSpatialTransformerCaptionerModel:
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6], use_batch_norm=True)
         tiny_model(backbone_config=backbone, freeze_backbone=True).save_pretrained(tmp_path)
         model = SpatialTransformerCaptionerForConditionalGeneration.from_pretrained(tmp_path).train()
-        before = {name: tensor.clone() for name, tensor in model.model.encoder.backbone.state_dict().items()}
+        before = {
+            name: tensor.clone() for name, tensor in model.model.encoder.image_encoder.backbone.state_dict().items()
+        }
         model(**tiny_inputs()).loss.backward()
         assert model.model.decoder.embed_tokens.weight.grad is not None
-        for name, tensor in model.model.encoder.backbone.state_dict().items():
+        for name, tensor in model.model.encoder.image_encoder.backbone.state_dict().items():
             assert torch.equal(tensor, before[name]), name
-        assert not any(parameter.requires_grad for parameter in model.model.encoder.backbone.parameters())
+        assert not any(
+            parameter.requires_grad for parameter in model.model.encoder.image_encoder.backbone.parameters()
+        )
 
     def test_without_backbone_pixels_are_refused(self):
         with pytest.raises(ValueError, match="has no backbone.*image_features"):
@@ -490,7 +551,7 @@ class TestSpatialTransformerCaptionerModel:
 
     def test_uneven_captions_are_refused(self):
         inputs = tiny_inputs()
-        with pytest.raises(ValueError, match="3 captions can not be shared out evenly among 2 images"):
+        with pytest.raises(ValueError, match="3 captions cannot be shared out evenly among 2 images"):
             tiny_model()(pixel_values=inputs["pixel_values"][:2], labels=inputs["labels"])
 
     @pytest.mark.parametrize(
@@ -499,6 +560,14 @@ class TestSpatialTransformerCaptionerModel:
             {"positional_encoding": "3d"},
             {"scaling": "none"},
             {"decoder_layers": 0},
+            {"decoder_layers": 10**12},
+            {"hidden_size": 10**12},
+            {"hidden_size": -8},
+            {"vocab_size": 0},
+            {"max_target_length": -1},
+            {"num_labels": 20_000_000},
+            {"dropout": float("nan")},
+            {"dropout": 1.5},
             {"hidden_size": 9},
             {"hidden_size": 6, "positional_encoding": "2d"},
         ],

@@ -21,7 +21,16 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from ..publishing import PublishedConfigMixin
-from ..vgg.configuration_vgg import VGG_DEPTHS, VggConfig
+from ..vgg.configuration_vgg import (
+    VGG_DEPTHS,
+    VggConfig,
+    check_num_labels,
+    layers_field,
+    probability_field,
+    read_backbone_config,
+    vocabulary_field,
+    width_field,
+)
 
 
 @strict
@@ -75,35 +84,33 @@ class SpatialTransformerCaptionerConfig(PublishedConfigMixin, PreTrainedConfig):
         default_factory=lambda: VggConfig(depths=VGG_DEPTHS["vgg11"])
     )
     freeze_backbone: bool = True
-    feature_size: int = 512
-    vocab_size: int = 10000
-    hidden_size: int = 512
-    num_attention_heads: int = 8
-    intermediate_size: int = 1024
-    encoder_layers: int = 2
-    decoder_layers: int = 4
+    feature_size: int = width_field(default=512)
+    vocab_size: int = vocabulary_field(default=10000)
+    hidden_size: int = width_field(default=512)
+    num_attention_heads: int = layers_field(default=8)
+    intermediate_size: int = width_field(default=1024)
+    encoder_layers: int = layers_field(default=2)
+    decoder_layers: int = layers_field(default=4)
     positional_encoding: Literal["1d", "2d"] = "1d"
     scaling: Literal["length", "standard"] = "length"
-    max_target_length: int = 16
+    max_target_length: int = width_field(default=16)
     scale_embedding: bool = False
-    dropout: float | int = 0.1
+    dropout: float | int = probability_field(default=0.1)
     is_encoder_decoder: bool = True
+    use_cache: bool = True
+    bos_token_id: int | None = 0
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
     def __post_init__(self, **kwargs):
-        # A published checkpoint also loads where nobody has registered "vgg" with the Auto classes.
-        if isinstance(self.backbone_config, dict) and self.backbone_config.get("model_type", "vgg") == "vgg":
-            self.backbone_config = VggConfig.from_dict(self.backbone_config)
+        check_num_labels(kwargs)
+        self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self):
         """Part of `@strict`-powered validation."""
-        for name in ("encoder_layers", "decoder_layers", "num_attention_heads", "max_target_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "

@@ -14,16 +14,12 @@
 """PyTorch SpatialTransformerCaptioner model: a Transformer from the locations of an image to words of a caption."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers import initialization as init
-from transformers.backbone_utils import load_backbone
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -31,215 +27,50 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..generation import CaptionGenerationMixin
+from ..image_encoder import ImageEncoder
 from ..publishing import PublishedModelMixin
-from ..vgg.modeling_vgg import VggBackbone
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
+from .layers_spatial_transformer import (
+    SpatialTransformerCaptionerCrossAttention,
+    SpatialTransformerCaptionerDecoderLayer,
+    SpatialTransformerCaptionerEncoderLayer,
+    SpatialTransformerCaptionerSelfAttention,
+)
 
 
 def sinusoids(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """Positional encodings of Vaswani et al. (2017), of shape `(positions, size)`."""
+    """Positional encodings of Vaswani et al. (2017), of shape `(..., size)` for positions of any shape."""
     frequencies = torch.exp(torch.arange(0, size, 2, device=positions.device) * (-math.log(10000.0) / size))
     angles = positions.unsqueeze(-1) * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-def dropout_of_weights(weights: torch.Tensor, probability: float) -> torch.Tensor:
-    """Dropout of as many numbers as attention has, at a third of what it takes `torch` on a CPU."""
-    if weights.device.type != "cpu" or torch.compiler.is_compiling():
-        return nn.functional.dropout(weights, p=probability)
-    # Drawing random numbers is what takes time: 64 bits are drawn at once, and 16 decide.
-    count = weights.numel()
-    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
-    kept = bits.view(weights.shape) >= round(probability * 2**16) - 2**15
-    return weights * kept.to(weights.dtype).mul_(1 / (1 - probability))
+class SpatialTransformerCaptionerCache(EncoderDecoderCache):
+    """Keys and values of words and of locations, layer by layer. `torch.export` knows it, as inputs and outputs."""
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.matmul(query * scaling, key.transpose(2, 3))
-    if attention_mask is not None:
-        # Boolean where the model runs with SDPA and is asked for its attentions, to be added where it runs eagerly.
-        if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    dropped = dropout_of_weights(weights, dropout) if dropout > 0.0 else weights
-    context = torch.matmul(dropped, value)
-    # The weights before dropout: what is looked at, supervised or drawn sums to one.
-    return context.transpose(1, 2).contiguous(), weights
+def flatten_cache(cache: SpatialTransformerCaptionerCache) -> tuple[list[tuple], None]:
+    """Every layer's keys and values of words, and keys and values of locations."""
+    layers = zip(cache.self_attention_cache, cache.cross_attention_cache, strict=True)
+    return [(*words[:2], *locations[:2]) for words, locations in layers], None
 
 
-class SpatialTransformerCaptionerAttention(nn.Module):
-    """Equations 1-3, without the projections of queries, keys and values."""
-
-    def __init__(self, config: SpatialTransformerCaptionerConfig, is_causal: bool = False):
-        super().__init__()
-        self.config = config
-        self.is_causal = is_causal
-        self.head_dim = config.hidden_size // config.num_attention_heads
-        self.dropout = nn.Dropout(config.dropout)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-
-    def split_heads(self, projected: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-        """`(batch, length, count * hidden_size)` to `count` tensors of shape `(batch, heads, length, head_dim)`."""
-        return projected.unflatten(-1, (count, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
-
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        dropout = self.dropout.p if self.training else 0.0
-        # On a CPU torch's own attention has no fast way with dropout. That among words is small, and needs its mask.
-        slow_dropout = dropout > 0.0 and query.device.type == "cpu" and not self.is_causal
-        if attention_interface is sdpa_attention_forward and slow_dropout and not torch.compiler.is_compiling():
-            attention_interface = eager_attention_forward
-        if kwargs.get("output_attentions"):
-            attention_interface = eager_attention_forward  # the others return no weights
-        # d_len is one number for each attention of the model. Words have a constant of the config, so that it depends
-        # neither on the padding of a batch nor on how far decoding has come.
-        length = self.config.max_target_length if self.is_causal else key.shape[2]
-        squared_tau = self.head_dim + (length if self.config.scaling == "length" else 0)
-        return attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=squared_tau**-0.5,
-            dropout=dropout,
-        )
-
-
-class SpatialTransformerCaptionerSelfAttention(SpatialTransformerCaptionerAttention):
-    def __init__(
-        self, config: SpatialTransformerCaptionerConfig, is_causal: bool = False, layer_idx: int | None = None
-    ):
-        super().__init__(config, is_causal)
-        self.layer_idx = layer_idx
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.qkv_proj.num_matrices = 3
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, key, value = self.split_heads(self.qkv_proj(hidden_states), 3)
-        if past_key_values is not None:
-            key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
-        context, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.o_proj(context.flatten(2)), weights
-
-
-class SpatialTransformerCaptionerCrossAttention(SpatialTransformerCaptionerAttention):
-    """Attention of words to locations. Captions, or beams, of one image share its keys and values."""
-
-    def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
-        super().__init__(config)
-        self.layer_idx = layer_idx
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.kv_proj = nn.Linear(config.hidden_size, 2 * config.hidden_size, bias=False)
-        self.kv_proj.num_matrices = 2
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # Nothing here depends on a word's place, so all words of an image's captions are one sequence of queries.
-        words = hidden_states.reshape(encoder_hidden_states.shape[0], -1, hidden_states.shape[-1])  # (B, K * T, D)
-        (query,) = self.split_heads(self.q_proj(words), 1)
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            key, value = cached.keys, cached.values
-        else:
-            key, value = self.split_heads(self.kv_proj(encoder_hidden_states), 2)
-            if past_key_values is not None:
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
-        context, weights = self.attend(query, key, value, **kwargs)
-        if weights is not None:  # (B, heads, K * T, L) to (B * K, heads, T, L)
-            weights = weights.unflatten(2, (-1, hidden_states.shape[1])).transpose(1, 2).flatten(0, 1)
-        return self.o_proj(context.reshape(hidden_states.shape)), weights
-
-
-class SpatialTransformerCaptionerFeedForward(nn.Module):
-    """Equation 4."""
-
-    def __init__(self, config: SpatialTransformerCaptionerConfig):
-        super().__init__()
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(torch.relu(self.up_proj(hidden_states)))
-
-
-class SpatialTransformerCaptionerEncoderLayer(nn.Module):
-    def __init__(self, config: SpatialTransformerCaptionerConfig):
-        super().__init__()
-        self.self_attention = SpatialTransformerCaptionerSelfAttention(config)
-        self.self_attention_norm = nn.LayerNorm(config.hidden_size)
-        self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
-
-    def forward(self, hidden_states: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
-        attended, _ = self.self_attention(hidden_states, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + attended)
-        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
-
-
-class SpatialTransformerCaptionerDecoderLayer(nn.Module):
-    def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
-        super().__init__()
-        self.self_attention = SpatialTransformerCaptionerSelfAttention(config, is_causal=True, layer_idx=layer_idx)
-        self.self_attention_norm = nn.LayerNorm(config.hidden_size)
-        self.cross_attention = SpatialTransformerCaptionerCrossAttention(config, layer_idx)
-        self.cross_attention_norm = nn.LayerNorm(config.hidden_size)
-        self.feed_forward = SpatialTransformerCaptionerFeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        attended, _ = self.self_attention(hidden_states, attention_mask, past_key_values, **kwargs)
-        hidden_states = self.self_attention_norm(hidden_states + attended)
-        # The paper's residual is the values' input, which has a row for each location; words have the queries'.
-        attended, _ = self.cross_attention(hidden_states, encoder_hidden_states, past_key_values, **kwargs)
-        hidden_states = self.cross_attention_norm(hidden_states + attended)
-        return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
+torch.utils._pytree.register_pytree_node(
+    SpatialTransformerCaptionerCache,
+    flatten_cache,
+    lambda layers, _: SpatialTransformerCaptionerCache(layers),
+    serialized_type_name="SpatialTransformerCaptionerCache",
+    flatten_with_keys_fn=lambda cache: (
+        [(torch.utils._pytree.SequenceKey(i), layer) for i, layer in enumerate(flatten_cache(cache)[0])],
+        None,
+    ),
+)
 
 
 class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrainedModel):
@@ -258,15 +89,6 @@ class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrained
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _can_compile_fullgraph = True
-
-    # Not transformers' `GradientCheckpointingLayer`: its module imports the Auto classes, which import this one.
-    gradient_checkpointing = False
-
-    def checkpointed(self, layer: nn.Module) -> Callable[..., torch.Tensor]:
-        """The layer, which is computed once more in the backward pass if gradient checkpointing is on."""
-        if self.gradient_checkpointing and self.training:
-            return partial(self._gradient_checkpointing_func, layer.__call__)
-        return layer
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -306,19 +128,7 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
 
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__(config)
-        if config.backbone_config is None:
-            self.backbone = None
-        elif config.backbone_config.model_type == "vgg":
-            self.backbone = VggBackbone(config.backbone_config)
-        else:
-            self.backbone = load_backbone(config)
-        if self.backbone is not None and self.backbone.channels[-1] != config.feature_size:
-            raise ValueError(
-                f"`feature_size` is {config.feature_size}, but the backbone's last feature map has "
-                f"{self.backbone.channels[-1]} channels. Set `feature_size={self.backbone.channels[-1]}`."
-            )
-        if self.backbone is not None and config.freeze_backbone:
-            self.backbone.requires_grad_(False)
+        self.image_encoder = ImageEncoder(config)
         self.projection = (
             nn.Linear(config.feature_size, config.hidden_size) if config.feature_size != config.hidden_size else None
         )
@@ -328,14 +138,7 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         )
         self.post_init()
 
-    def train(self, mode: bool = True):
-        super().train(mode)
-        if self.backbone is not None and self.config.freeze_backbone:
-            # Batch statistics and dropout of a frozen network stay as pretrained. Its parameters are frozen once more
-            # as `from_pretrained` makes new ones, which it leaves in evaluation mode.
-            self.backbone.eval().requires_grad_(False)
-        return self
-
+    @can_return_tuple
     def forward(
         self,
         pixel_values: torch.FloatTensor | None = None,
@@ -346,22 +149,7 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
             Features computed before, instead of `pixel_values`. `(images, height, width, feature_size)` is taken too.
         """
-        if (pixel_values is None) == (image_features is None):
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
-        if image_features is None:
-            if self.backbone is None:
-                raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
-            # Convolutions are faster on channels-last images, and their map is then (B, H, W, C) without a copy.
-            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
-                feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, C, H, W)
-            image_features = feature_map.permute(0, 2, 3, 1)
-        elif image_features.shape[-1] != self.config.feature_size or image_features.dim() not in (3, 4):
-            raise ValueError(
-                f"`image_features` must be (batch, locations, {self.config.feature_size}) or (batch, height, width, "
-                f"{self.config.feature_size}), got {tuple(image_features.shape)}."
-            )
-        return self.encode(image_features, **kwargs)
+        return self.encode(self.image_encoder(pixel_values, image_features), **kwargs, return_dict=True)
 
     # Apart from `forward`, as a backbone captures outputs of its own.
     @capture_outputs
@@ -371,9 +159,12 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         if self.projection is not None:
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
+        if self.is_gradient_checkpointing and self.training and not hidden_states.requires_grad:
+            # Reentrant checkpointing finds no gradient for a layer whose input has none, as of a frozen backbone.
+            hidden_states.requires_grad_(torch.is_grad_enabled())
+        output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         for layer in self.layers:
-            layer_call = self.checkpointed(layer)
-            hidden_states = layer_call(hidden_states, **kwargs)
+            hidden_states = layer(hidden_states, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def positions(self, image_features: torch.FloatTensor) -> torch.Tensor:
@@ -424,28 +215,36 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         if input_ids.shape[0] % encoder_hidden_states.shape[0]:
             raise ValueError(
-                f"{input_ids.shape[0]} captions can not be shared out evenly among {encoder_hidden_states.shape[0]} "
+                f"{input_ids.shape[0]} captions cannot be shared out evenly among {encoder_hidden_states.shape[0]} "
                 "images."
             )
-        if use_cache is not False and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        if self.is_gradient_checkpointing and self.training:
+            use_cache, past_key_values = False, None  # layers are computed twice
+        if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
+            past_key_values = SpatialTransformerCaptionerCache(DynamicCache(), DynamicCache())
+        output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         hidden_states = self.embed_tokens(input_ids) * self.embedding_scale
+        seen_tokens = past_key_values.get_seq_length() if past_key_values is not None else 0
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device) + seen_tokens
+        if attention_mask is not None and attention_mask.dim() == 2:  # padding before a caption is no position
+            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         # Padding follows a caption's end, so that the causal mask alone hides it from the caption's words.
         attention_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=hidden_states,
             attention_mask=attention_mask,
             past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
-            allow_is_causal_skip=not kwargs.get("output_attentions"),
+            allow_is_causal_skip=not output_attentions,
         )
-        seen_tokens = past_key_values.get_seq_length() if past_key_values is not None else 0
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device) + seen_tokens
         positions = sinusoids(positions, self.config.hidden_size).to(hidden_states.dtype)
         hidden_states = self.dropout(hidden_states + positions)
         for layer in self.layers:
-            layer_call = self.checkpointed(layer)
-            hidden_states = layer_call(
-                hidden_states, encoder_hidden_states, attention_mask, past_key_values=past_key_values, **kwargs
+            hidden_states = layer(
+                hidden_states,
+                encoder_hidden_states,
+                attention_mask,
+                past_key_values=past_key_values,
+                output_attentions=output_attentions,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states, past_key_values=past_key_values
@@ -488,7 +287,9 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
             images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its keys and values.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(pixel_values=pixel_values, image_features=image_features, **kwargs)
+            encoder_outputs = self.encoder(pixel_values, image_features, **kwargs, return_dict=True)
+        elif isinstance(encoder_outputs, tuple):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
         encoded = encoder_outputs.last_hidden_state
         if decoder_input_ids is None:
             decoder_input_ids = torch.full(
@@ -501,6 +302,7 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
             past_key_values=past_key_values,
             use_cache=use_cache,
             **kwargs,
+            return_dict=True,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
@@ -524,7 +326,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
         self.model = SpatialTransformerCaptionerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
-        # A caption is not the place for a token that stands for words unknown.
+        # Never generate <unk> or <pad>.
         hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
         self.generation_config.suppress_tokens = hidden_tokens or None
         self.generation_config.max_new_tokens = config.max_target_length
@@ -574,6 +376,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             past_key_values=past_key_values,
             use_cache=use_cache,
             **kwargs,
+            return_dict=True,
         )
 
         hidden_states, loss, loss_caption = outputs.last_hidden_state, None, None
