@@ -94,6 +94,11 @@ FAMILIES = (
         ),
     ),
 )
+# Two pipelines of transformers look here for the models they support, and log an error about any other.
+SUPPORTED_BY_PIPELINE = {
+    AutoModelForImageTextToText: modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    AutoModelForZeroShotImageClassification: modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+}
 PIPELINES = (("image-to-text", ImageToTextPipeline, AutoModelForImageTextToText, "multimodal"),)
 
 
@@ -103,10 +108,10 @@ def register() -> None:
         AutoConfig.register(config_class.model_type, config_class)
         for auto_class, model_class in models:
             auto_class.register(config_class, model_class)
+            if auto_class in SUPPORTED_BY_PIPELINE:
+                SUPPORTED_BY_PIPELINE[auto_class][config_class.model_type] = model_class.__name__
         if processor_class is not None:
             AutoProcessor.register(config_class, processor_class)
     for task, pipeline_class, auto_class, modality in PIPELINES:
         PIPELINE_REGISTRY.register_pipeline(task, pipeline_class, pt_model=auto_class, type=modality)
-    # The zero-shot pipeline looks here for the models it supports, and logs an error about any other.
-    modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES["vse_scnlm"] = "VseScnlmModel"
     let_image_to_text_through()

@@ -63,6 +63,7 @@ class ImageToTextPipeline(Pipeline):
         generate_kwargs: dict[str, Any] | None = None,
         return_attention: bool | str | None = None,
         timeout: float | None = None,
+        prompt: str | None = None,
         **generation_parameters,
     ):
         repeated = sorted(generation_parameters.keys() & (generate_kwargs or {}).keys())
@@ -75,7 +76,8 @@ class ImageToTextPipeline(Pipeline):
             if return_attention not in (True, False, "heads"):
                 raise ValueError(f'`return_attention` must be True, False or "heads", got {return_attention!r}.')
             forward_parameters["return_attention"] = return_attention
-        return {} if timeout is None else {"timeout": timeout}, forward_parameters, {}
+        preprocess_parameters = {"timeout": timeout, "prompt": prompt}
+        return {name: v for name, v in preprocess_parameters.items() if v is not None}, forward_parameters, {}
 
     def __call__(self, images, **kwargs) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         r"""
@@ -87,13 +89,15 @@ class ImageToTextPipeline(Pipeline):
                 Passed to `generate`. Its keys may also be given directly, as in `max_new_tokens=20`, `num_beams=5`.
             return_attention (`bool` or `"heads"`, *optional*, defaults to `False`):
                 Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
+            prompt (`str`, *optional*):
+                The first words of the caption, which the model continues.
             batch_size (`int`, *optional*, defaults to 1):
-                Images a forward pass, when several are given.
+                Number of images per forward pass, when several are given.
             timeout (`float`, *optional*, defaults to 10.0):
                 The most seconds that the download from an address may take.
 
         Returns:
-            For one image a list with a dictionary a generated sequence; for several a list of such lists.
+            For one image a list with one dictionary per generated sequence; for several a list of such lists.
 
             - **generated_text** (`str`) -- The caption.
             - **words** (`list[str]`), **attention** (`np.ndarray` of shape `(words, height, width)`) -- With
@@ -114,8 +118,15 @@ class ImageToTextPipeline(Pipeline):
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
 
-    def preprocess(self, image, timeout: float = TIMEOUT):
-        return self.image_processor(images=open_image(image, timeout=timeout), return_tensors="pt").to(self.dtype)
+    def preprocess(self, image, timeout: float = TIMEOUT, prompt: str | None = None):
+        image = open_image(image, timeout=timeout)
+        if prompt is not None and self.processor is not None:
+            return self.processor(images=image, text=prompt, return_tensors="pt").to(self.dtype)
+        inputs = self.image_processor(images=image, return_tensors="pt").to(self.dtype)
+        if prompt is not None:
+            tokens = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+            inputs["decoder_input_ids"] = tokens["input_ids"]
+        return inputs
 
     def _forward(
         self, model_inputs, generate_kwargs: dict[str, Any] | None = None, return_attention: bool | str = False
@@ -128,7 +139,7 @@ class ImageToTextPipeline(Pipeline):
             **model_inputs, **self._prepare_generate_kwargs(generate_kwargs or {}, **overrides)
         )
         sequences = outputs.sequences if return_attention else outputs
-        # One row an image, so that a batch is taken apart rightly when there are several sequences an image.
+        # One row per image, so that a batch is taken apart rightly when there are several sequences per image.
         result = {"sequences": sequences.view(batch_size, -1, sequences.shape[-1])}
         if return_attention:
             attention = attention_of_generated(outputs, by_head=True)

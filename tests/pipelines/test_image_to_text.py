@@ -44,6 +44,10 @@ from hf_vg.models.show_attend_tell import ShowAttendTellForConditionalGeneration
 from hf_vg.pipelines import ImageToTextPipeline
 from tests.common import random_images
 from tests.models.test_modeling_show_attend_tell import tiny_config, tiny_processor
+from tests.models.test_modeling_spatial_transformer import tiny_model as tiny_transformer
+from tests.models.test_modeling_spatial_transformer import tiny_processor as tiny_transformer_processor
+from tests.models.test_modeling_vse_scnlm import tiny_captioner as tiny_vse_captioner
+from tests.models.test_modeling_vse_scnlm import tiny_processor as tiny_vse_processor
 
 
 @pytest.fixture(scope="module")
@@ -207,12 +211,65 @@ def test_captioners_of_transformers_itself(make, tmp_path):
     assert all(isinstance(text_of(records), str) for records in expected)
     assert captioner(images, batch_size=3) == expected
     assert len(captioner(images[0], num_beams=2, num_return_sequences=2)) == 2
+    # BLIP writes its start token over the first one, which is [CLS] where its own tokenizer is used.
+    continued = text_of(captioner(images[0], prompt="some words"))
+    assert continued.startswith("words" if make is tiny_blip else "some words")
 
 
 def test_a_checkpoint_without_its_processor_is_named(tmp_path):
     ShowAttendTellForConditionalGeneration(tiny_config()).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="(?s)image_processor and no tokenizer.*" + tmp_path.name):
         pipeline("image-to-text", model=str(tmp_path))
+
+
+def continuing(name: str) -> dict:
+    """A captioner whose captions do not end at once, and its processor."""
+    set_seed(0)
+    if name == "vse_scnlm":
+        return {"model": tiny_vse_captioner(), "processor": tiny_vse_processor()}
+    if name == "spatial_transformer":
+        model, processor = tiny_transformer(), tiny_transformer_processor()
+    else:
+        model, processor = ShowAttendTellForConditionalGeneration(tiny_config()).eval(), tiny_processor()
+    model.lm_head.bias.data[model.config.eos_token_id] = -100.0
+    return {"model": model, "processor": processor}
+
+
+@pytest.mark.parametrize("name", ["show_attend_tell", "spatial_transformer", "vse_scnlm"])
+def test_a_prompt_is_continued_by_both_pipelines(name, caplog):
+    parts, images = continuing(name), random_images(2, size=24)
+    ours = pipeline("image-to-text", **parts, max_new_tokens=3)
+    theirs = pipeline("image-text-to-text", **parts)
+    words = parts["processor"].tokenizer.convert_ids_to_tokens([4, 5, 6])
+    prompts = [f"{words[0]}", f"{words[1]} {words[2]}"] if name != "vse_scnlm" else [words[0], words[1]]
+
+    def text(record) -> str:
+        return record["generated_text"]
+
+    # Sampled templates are the same for all images of a call, but not from call to call.
+    def seeded(captioner, *args, **kwargs):
+        set_seed(0)
+        return captioner(*args, **kwargs)
+
+    for image, prompt in zip(images, prompts, strict=True):
+        (record,) = seeded(ours, image, prompt=prompt)
+        assert text(record).startswith(f"{prompt} ")
+        (other,) = seeded(theirs, image, text=prompt, max_new_tokens=3)
+        assert text(other) == text(record) and other["input_text"] == prompt
+        (new,) = seeded(theirs, image, text=prompt, max_new_tokens=3, return_full_text=False)
+        assert prompt + text(new) == text(record)
+    # Without a prompt it is the ordinary caption.
+    assert text(seeded(theirs, images[0], text="", max_new_tokens=3)[0]) == text(seeded(ours, images[0])[0])
+    if name != "vse_scnlm":
+        single = [text(theirs(image, text=p, max_new_tokens=3)[0]) for image, p in zip(images, prompts, strict=True)]
+        assert [text(record) for record in theirs(images, text=prompts, max_new_tokens=3)] == single
+        rows = [{"images": image, "text": prompt} for image, prompt in zip(images, prompts, strict=True)]
+        for batch_size in (1, 2):
+            batched = theirs((row for row in rows), batch_size=batch_size, max_new_tokens=3)
+            assert [text(records[0]) for records in batched] == single
+        ((caption,),) = (ours(images[0], prompt=prompts[0], return_attention=True),)
+        assert caption["attention"].shape[0] == 3  # of the words that were written
+    assert "not supported" not in caplog.text
 
 
 def test_one_bad_image_in_a_list_is_named(captioner, image, tmp_path):
