@@ -32,6 +32,12 @@ class PaddedTextKwargs(ProcessingKwargs, total=False):
     _defaults = {"text_kwargs": {"padding": True, "truncation": True, "return_token_type_ids": False}}
 
 
+class PaddedPairKwargs(ProcessingKwargs, total=False):
+    """The same for pairs of texts, whose tokens have a type. The longer text of a pair is cut first."""
+
+    _defaults = {"text_kwargs": {"padding": True, "truncation": "longest_first"}}
+
+
 class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
     """An image processor and a fast tokenizer. Subclasses say what they make of images and texts."""
 

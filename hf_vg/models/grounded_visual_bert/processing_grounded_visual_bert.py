@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_utils import get_image_size
-from transformers.processing_utils import ProcessingKwargs, Unpack
+from transformers.processing_utils import Unpack
 
-from ..processing import ImageAndTextProcessor, batched_text
+from ..processing import ImageAndTextProcessor, PaddedPairKwargs, batched_text
 from .inputs_grounded_visual_bert import MAX_BOXES, check_boxes, parse_entities
 
 
@@ -36,10 +36,6 @@ def propose_grid(rows: int = 3, columns: int = 3) -> list[list[float]]:
         for row in range(rows)
         for column in range(columns)
     ]
-
-
-class GroundedVisualBertProcessorKwargs(ProcessingKwargs, total=False):
-    _defaults = {"text_kwargs": {"padding": True, "truncation": "longest_first"}}
 
 
 class GroundedVisualBertProcessor(ImageAndTextProcessor):
@@ -57,7 +53,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
             The most boxes of an image. Memory grows with their square.
     """
 
-    valid_processor_kwargs = GroundedVisualBertProcessorKwargs
+    valid_processor_kwargs = PaddedPairKwargs
 
     def __init__(self, image_processor=None, tokenizer=None, max_boxes: int = MAX_BOXES, **kwargs):
         _check_crop(getattr(image_processor, "do_center_crop", False))
@@ -77,7 +73,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         phrases_pair: Sequence | None = None,
         entity_boxes: Sequence[Mapping[str, Sequence[int]]] | Mapping[str, Sequence[int]] | None = None,
         phrase_pairs: Sequence | None = None,
-        **kwargs: Unpack[GroundedVisualBertProcessorKwargs],
+        **kwargs: Unpack[PaddedPairKwargs],
     ) -> BatchFeature:
         r"""
         Every argument is one example's, or a list of them.
