@@ -41,7 +41,12 @@ from hf_vg.models.vse_scnlm import (
     VseScnlmSpace,
     space_vse_scnlm,
 )
-from hf_vg.models.vse_scnlm.kernels_vse_scnlm import encode_alike, encode_each
+from hf_vg.models.vse_scnlm.kernels_vse_scnlm import (
+    encode_alike,
+    encode_each,
+    number_rows,
+    number_rows_plainly,
+)
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
 
 
@@ -522,6 +527,11 @@ def test_beginnings_that_sentences_share_are_read_once(sentence_encoder):
     torch.testing.assert_close(encoded, encode_each(encoder, input_ids, lengths))
 
 
+def test_equal_rows_have_equal_numbers():
+    rows = torch.randint(0, 3, (50, 4), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(number_rows(rows), number_rows_plainly(rows))
+
+
 class TestGeneration:
     def images(self, count: int = 3) -> dict[str, torch.Tensor]:
         return {"pixel_values": tiny_inputs(count)["pixel_values"]}
@@ -751,6 +761,11 @@ class TestGeneration:
         assert captions == processor.batch_decode(expected, skip_special_tokens=True)
         assert all(captions) and "<" not in "".join(captions)
         assert len(captioner(images[0], num_return_sequences=3)) == 3
+        # The pipeline of transformers continues a text.
+        continues = pipeline("image-text-to-text", model=str(tmp_path))
+        for text in ("a red", ""):
+            (written,) = continues(images=images[0], text=text, generate_kwargs={"num_candidates": 30})
+            assert written["generated_text"].startswith(text) and len(written["generated_text"]) > len(text) + 1
 
 
 def restated_kneser_ney(sentences: list[list[int]], vocab_size: int):

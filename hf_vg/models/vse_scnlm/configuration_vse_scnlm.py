@@ -103,6 +103,10 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
             Bigrams of the language model that ranks captions.
         num_trigrams (`int`, *optional*, defaults to 0):
             Trigrams of the same.
+        use_cache (`bool`, *optional*, defaults to `False`):
+            There is no cache: a word is predicted from a window of words.
+        bos_token_id (`int`, *optional*, defaults to 0):
+            Given to `generate` like any other special token.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
             The word that fills the context at a caption's start.
     """
@@ -145,6 +149,8 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
     num_trigrams: int = table_field(default=0)
     # Labels are the words themselves, not shifted: else Trainer would not count the first of each caption.
     is_encoder_decoder: bool = True
+    use_cache: bool = False
+    bos_token_id: int | None = 0
     eos_token_id: int | None = 0
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2

@@ -48,11 +48,15 @@ def encode_each(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch.
 
 
 def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
-    """Numbers from 0 on, in the order of the rows, and equal for equal rows. `torch.unique(dim=0)` is far slower."""
+    """Numbers from 0 on, in the order of the rows, and equal for equal rows."""
     numbers, size = rows.new_zeros(len(rows)), int(rows.max()) + 1 if rows.numel() else 1
     for column in rows.unbind(1):
         numbers = torch.unique(numbers * size + column, return_inverse=True)[1]
     return numbers
+
+
+def number_rows_plainly(rows: torch.LongTensor) -> torch.LongTensor:
+    return torch.unique(rows, dim=0, return_inverse=True)[1]
 
 
 def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:

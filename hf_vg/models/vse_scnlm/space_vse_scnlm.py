@@ -101,6 +101,8 @@ class VseScnlmSpace:
             pixels = self.processor(images=[_open(image) for image in batch], return_tensors="pt")
             return self.model.get_image_features(pixels["pixel_values"].to(self.model.device, self.model.dtype))
 
+        if isinstance(images, (str, bytes)):
+            raise TypeError(f"Give a list of images, not a single one: {images!r:.80}.")
         return self._encode(encode, images, batch_size, "images")
 
     @torch.no_grad()
@@ -112,7 +114,7 @@ class VseScnlmSpace:
             texts (`Sequence[str]`):
                 The sentences.
             batch_size (`int`, *optional*, defaults to 256):
-                Sentences at a time.
+                Number of sentences to encode at a time. Those of near lengths are encoded together.
 
         Returns:
             `torch.FloatTensor` of shape `(sentences, hidden_size)`, on CPU.
@@ -123,11 +125,13 @@ class VseScnlmSpace:
                 **self.processor(text=list(batch), return_tensors="pt").to(self.model.device)
             )
 
-        return self._encode(encode, texts, batch_size, "sentences")
+        if isinstance(texts, str):
+            raise TypeError(f"Give a list of sentences, not a single one: {texts!r:.80}.")
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index].split()))
+        vectors = self._encode(encode, [texts[index] for index in order], batch_size, "sentences")
+        return vectors[torch.tensor(order, dtype=torch.long).argsort()]
 
     def _encode(self, encode, items: Sequence[Any], batch_size: int, what: str) -> torch.Tensor:
-        if isinstance(items, (str, bytes)):
-            raise TypeError(f"Give a list of {what}, not a single one: {items!r:.80}.")
         vectors = torch.empty(len(items), self.model.config.hidden_size)
         starts = range(0, len(items), batch_size)
         for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10):
