@@ -186,7 +186,11 @@ class Demo:
         if model.config.use_attention:
             shown = _frame(attention_of_sentences(model, tokenizer, sentence), "Which words count")
         vectors = model.encode(
-            [sentence, *others], show_progress_bar=False, normalize=True, convert_to_tensor=True, tokenizer=tokenizer
+            [sentence, *others],
+            show_progress_bar=False,
+            normalize_embeddings=True,
+            convert_to_tensor=True,
+            tokenizer=tokenizer,
         )
         scores = torch.as_tensor(vectors[1:]) @ torch.as_tensor(vectors[0])
         order = scores.argsort(descending=True, stable=True).tolist()
