@@ -22,11 +22,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..data.collators import CaptionCollator
-from ..data.features import backbone_of, load_backbone
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
 from .arguments import CaptionerArguments
-from .images import build_image_processor
+from .images import build_image_processor, config_fields, fill_backbone
 
 
 # What shapes the weights. A recipe's own config would otherwise change those of a checkpoint, and make new layers.
@@ -81,24 +80,11 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
-    fields = dict(args.model)
-    if args.backbone is not None:
-        backbone = load_backbone(args.backbone)
-        fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
-    config = AutoConfig.for_model(
-        args.model_type,
-        **special_token_fields(tokenizer),
-        **fields,
-    )
-    if args.backbone is None and config.backbone_config is not None and config.freeze_backbone:
-        raise ValueError(
-            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
-            "with `--model.freeze_backbone false`."
-        )
+    fields, backbone = config_fields(args)
+    config = AutoConfig.for_model(args.model_type, **special_token_fields(tokenizer), **fields)
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     _set_decoding(args, model)
-    if args.backbone is not None:
-        backbone_of(model).load_state_dict(backbone.state_dict())
+    fill_backbone(model, backbone)
     return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)
 
 

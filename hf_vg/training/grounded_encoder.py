@@ -19,7 +19,6 @@ from typing import ClassVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.features import load_backbone
 from ..data.tokenizers import special_token_fields
 from ..models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderConfig,
@@ -27,7 +26,7 @@ from ..models.self_attn_grounded_encoder import (
     SelfAttnGroundedEncoderProcessor,
 )
 from .arguments import SentenceEncoderArguments
-from .images import build_image_processor
+from .images import build_image_processor, config_fields, fill_backbone
 
 
 @dataclass
@@ -59,23 +58,10 @@ def build_grounded_encoder(
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
-    fields = dict(args.model)
-    if args.backbone is not None:
-        backbone = load_backbone(args.backbone)
-        fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
-    config = SelfAttnGroundedEncoderConfig(
-        **special_token_fields(tokenizer),
-        **fields,
-    )
+    fields, backbone = config_fields(args)
+    config = SelfAttnGroundedEncoderConfig(**special_token_fields(tokenizer), **fields)
     model = SelfAttnGroundedEncoderForPreTraining(config)
-    if model.predicts_image and model.image_encoder.backbone is not None:
-        if args.backbone is not None:
-            model.image_encoder.backbone.load_state_dict(backbone.state_dict())
-        elif config.freeze_backbone:
-            raise ValueError(
-                "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train "
-                "it with `--model.freeze_backbone false`."
-            )
+    fill_backbone(model, backbone)
     return model, SelfAttnGroundedEncoderProcessor(build_image_processor(args), tokenizer)
 
 

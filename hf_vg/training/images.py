@@ -11,12 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The image processor of a model that a recipe makes."""
+"""The image side of a model that a recipe makes: its image processor and its backbone."""
 
-from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProcessor
+from typing import Any
+
+from torch import nn
+from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProcessor, PreTrainedModel
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.arguments import CaptionDataArguments
+from ..data.features import backbone_of, load_backbone
 
 
 def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
@@ -41,3 +45,25 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
         "image_std": IMAGENET_DEFAULT_STD,
     }
     return CLIPImageProcessor(**fields | whole)
+
+
+def config_fields(args: CaptionDataArguments) -> tuple[dict[str, Any], nn.Module | None]:
+    """The fields of a config that `args.model` and the backbone of `args.backbone` give, and that backbone if any."""
+    if args.backbone is None:
+        return dict(args.model), None
+    backbone = load_backbone(args.backbone)
+    return {**args.model, "backbone_config": backbone.config, "feature_size": backbone.channels[-1]}, backbone
+
+
+def fill_backbone(model: PreTrainedModel, pretrained: nn.Module | None) -> None:
+    """Gives the backbone of a new model, if it has one, its pretrained weights. A frozen one must have some."""
+    backbone = backbone_of(model)
+    if backbone is None:
+        return
+    if pretrained is not None:
+        backbone.load_state_dict(pretrained.state_dict())
+    elif model.config.freeze_backbone:
+        raise ValueError(
+            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
+            "with `--model.freeze_backbone false`."
+        )

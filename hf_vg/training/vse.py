@@ -22,13 +22,13 @@ from datasets import Dataset
 from transformers import EvalPrediction
 
 from ..data.arguments import CaptionDataArguments
-from ..data.features import extract_features, load_backbone, process_state
+from ..data.features import extract_features, process_state
 from ..data.glove import initialize_from_glove
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
 from .arguments import DryRunArguments, ModelArguments, SentenceEncoderArguments
-from .images import build_image_processor
+from .images import build_image_processor, config_fields, fill_backbone
 
 
 @dataclass
@@ -101,22 +101,10 @@ def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmPro
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
-    fields = dict(args.model)
-    if args.backbone is not None:
-        backbone = load_backbone(args.backbone)
-        fields |= {"backbone_config": backbone.config, "feature_size": backbone.channels[-1]}
-    config = VseScnlmConfig(
-        **special_token_fields(tokenizer),
-        **fields,
-    )
-    if args.backbone is None and config.backbone_config is not None and config.freeze_backbone:
-        raise ValueError(
-            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
-            "with `--model.freeze_backbone false`."
-        )
+    fields, backbone = config_fields(args)
+    config = VseScnlmConfig(**special_token_fields(tokenizer), **fields)
     model = VseScnlmModel(config)
-    if args.backbone is not None:
-        model.image_encoder.backbone.load_state_dict(backbone.state_dict())
+    fill_backbone(model, backbone)
     if args.glove is not None:
         process_state().print(initialize_from_glove(model.get_input_embeddings(), tokenizer, args.glove))
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
