@@ -32,6 +32,7 @@ from accelerate import PartialState
 from hf_vg import GroundedVisualBertForReferringExpression
 from hf_vg.data import ReferringCollator, referring_rows, region_images
 from hf_vg.evaluation import referring_accuracy, resolve_expressions
+from hf_vg.reports import metric_lines
 from hf_vg.training import (
     ReferringArguments,
     VgTrainingArguments,
@@ -78,7 +79,7 @@ def main():
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
     trainer.publish()
-    say(f"  Expressions whose box has an IoU of 0.5 or more with the right one: {metrics['referring_accuracy']:.1%}")
+    say(metric_lines(metrics, metrics))
     print_next_steps(training_args)
 
 

@@ -32,6 +32,7 @@ from accelerate import PartialState
 from hf_vg import GroundedVisualBertForQuestionAnswering
 from hf_vg.data import QuestionCollator, answer_vocabulary, question_rows, region_images
 from hf_vg.evaluation import answer_questions, vqa_accuracy
+from hf_vg.reports import metric_lines
 from hf_vg.training import (
     QuestionArguments,
     VgTrainingArguments,
@@ -86,7 +87,7 @@ def main():
     shown = rows["test"].select(range(min(5, len(rows["test"]))))
     for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")
-    say(f"  VQA accuracy {metrics['vqa_accuracy']:.1%}")
+    say(metric_lines(metrics, metrics))
     print_next_steps(training_args)
 
 

@@ -43,6 +43,7 @@ from hf_vg.data import (
 )
 from hf_vg.evaluation import vgp_metrics
 from hf_vg.interpretation import plot_regions, region_examples
+from hf_vg.reports import metric_name, metric_text
 from hf_vg.training import (
     VgpArguments,
     VgTrainingArguments,
@@ -78,7 +79,6 @@ def main():
         f"\n[2/4] Training {type(model).__name__} with {supervision} supervision: {model.num_parameters():,} "
         f"parameters, {len(rows['train']):,} caption pairs"
     )
-
     batch_size = training_args.per_device_eval_batch_size
 
     def score(model) -> dict[str, float]:
@@ -97,17 +97,8 @@ def main():
     )
     if len(parts) > 1:
         say(f"  {'':65s}    all   seen  unseen combinations of colour and shape")
-    for name, meaning in (
-        ("identification", "caption-image matching accuracy"),
-        ("paraphrase", "accuracy of paraphrase types"),
-        ("word_attention", "words that look at the right box, by the last layer's attention"),
-        ("word_rollout", "words that look at the right box, by rollout"),
-        ("phrase_attention", "phrases found among the boxes, by the last layer's attention"),
-        ("phrase_rollout", "phrases found among the boxes, by rollout"),
-        ("phrase_classifier", "phrases found among the boxes, by the classifier"),
-    ):
-        if name in scores[""]:  # only indirect supervision has a classifier
-            say(f"  {meaning:65s} " + " ".join(f"{scores[part][name]:6.1%}" for part in parts))
+    for name in scores[""]:
+        say(f"  {metric_name(name):65s} " + " ".join(f"{metric_text(name, scores[part][name]):>6s}" for part in parts))
 
     figure = None
     shown = rows_to_draw(rows["test"], args.num_figures)
