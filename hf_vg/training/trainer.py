@@ -30,6 +30,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, seed_worker
 from transformers.utils import CONFIG_NAME
 
+from ..data.features import available_cores
 from ..data.samplers import LengthBatchSampler
 from ..models.publishing import CARD
 from .arguments import VgTrainingArguments
@@ -52,9 +53,7 @@ def use_all_cores():
     if torch.accelerator.is_available():
         return
     if os.environ.get("OMP_NUM_THREADS") == "1":
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-        torch.set_num_threads(max(1, cores // processes))
+        torch.set_num_threads(available_cores())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # C libraries other than glibc have none
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 2**26)):

@@ -27,9 +27,15 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from PIL import Image, ImageFile
+from torch.utils.data import DataLoader
+from transformers import CLIPImageProcessorPil
 
+from hf_vg import ShowAttendTellProcessor
 from hf_vg.data import (
+    CaptionCollator,
+    CaptionerDataArguments,
     LoadingReport,
+    captioner_rows,
     image_problem,
     load_caption_table,
     load_captions,
@@ -39,6 +45,7 @@ from hf_vg.data import (
     open_image,
     readable_rows,
     stream_captions,
+    train_word_tokenizer,
 )
 from hf_vg.data.images import _reported
 
@@ -260,6 +267,27 @@ class TestBatches:
         assert caplog.text.count("Skipped: 'tar: 7' cannot be opened as an image") == 1
         with pytest.raises(ValueError, match="tar: 7"):
             readable_rows(rows, strict=True)
+
+    @pytest.mark.parametrize("num_workers", [0, 2])
+    @pytest.mark.parametrize("mirror_images", [False, True])
+    def test_files_that_break_after_loading_do_not_stop_a_training(self, photos, num_workers, mirror_images):
+        rows = "".join(f"{index}.png,image {index}\n" for index in range(8))
+        (photos / "captions.csv").write_text(f"image,caption\n{rows}")
+        for index in range(8):
+            Image.new("RGB", (8, 8), (index, 0, 0)).save(photos / f"{index}.png")
+        data = load_captions("table", photos)["train"]
+        for index in (0, 5, 6, 7):
+            (photos / f"{index}.png").write_bytes(PNG[:200])
+        size = {"height": 8, "width": 8}
+        image_processor = CLIPImageProcessorPil(size=size, crop_size=size, do_normalize=False)
+        processor = ShowAttendTellProcessor(image_processor, train_word_tokenizer(["image"]))
+        rows = captioner_rows(CaptionerDataArguments(), data, None, processor, mirror_images=mirror_images)
+        batches = list(DataLoader(rows, 4, collate_fn=CaptionCollator(processor), num_workers=num_workers))
+        shown = [(batch["pixel_values"][:, 0, 0, 0] * 255).round().int().tolist() for batch in batches]
+        assert shown == [[1, 1, 2, 3], [4, 4, 4, 4]]
+        with pytest.raises(ValueError, match=r"0\.png' cannot be opened as an image"):
+            collator = CaptionCollator(processor, strict=True)
+            list(DataLoader(rows, 4, collate_fn=collator, num_workers=num_workers))
 
     def test_a_batch_of_broken_images_is_grey(self):
         rows = readable_rows([{"image": b"", "n": 0}, {"image": None, "n": 1}])

@@ -394,6 +394,23 @@ def test_killed_it_goes_on_where_it_was(dataset, backbone, image_processor, tmp_
     torch.testing.assert_close(features.float(), reference(dataset, backbone, image_processor), rtol=1e-3, atol=1e-4)
 
 
+def test_two_runs_share_a_cache_and_one_of_them_is_killed(dataset, backbone, image_processor, tmp_path):
+    backbone.save_pretrained(tmp_path / "backbone")
+    image_processor.save_pretrained(tmp_path / "backbone")
+    dataset.save_to_disk(tmp_path / "dataset")
+    killed, other = (start_process(extract_slowly, tmp_path) for _ in range(2))
+    while killed.is_alive() and not list((tmp_path / "cache").rglob("*.safetensors")):
+        time.sleep(0.01)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.join()
+    other.join()
+    assert killed.exitcode == -signal.SIGKILL and other.exitcode == 0
+    cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache")
+    undisturbed, _ = extract(dataset, backbone, image_processor, tmp_path / "undisturbed", batch_size=1)
+    assert computed == 0 and cache.keys() == undisturbed.keys()
+    assert all(torch.equal(cache[digest], features) for digest, features in undisturbed.items())
+
+
 def test_two_processes_share_the_work(dataset, backbone, image_processor, tmp_path):
     backbone.save_pretrained(tmp_path / "backbone")
     image_processor.save_pretrained(tmp_path / "backbone")
