@@ -24,10 +24,9 @@ from transformers import (
     AutoModelForZeroShotImageClassification,
     AutoProcessor,
 )
-from transformers.models.auto import modeling_auto
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ._compat import let_image_to_text_through
+from ._compat import let_image_to_text_through, let_pipelines_know
 from .models import (
     grounded_visual_bert,
     self_attn_grounded_encoder,
@@ -94,11 +93,6 @@ FAMILIES = (
         ),
     ),
 )
-# Two pipelines of transformers look here for the models they support, and log an error about any other.
-SUPPORTED_BY_PIPELINE = {
-    AutoModelForImageTextToText: modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    AutoModelForZeroShotImageClassification: modeling_auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-}
 PIPELINES = (("image-to-text", ImageToTextPipeline, AutoModelForImageTextToText, "multimodal"),)
 
 
@@ -108,8 +102,7 @@ def register() -> None:
         AutoConfig.register(config_class.model_type, config_class)
         for auto_class, model_class in models:
             auto_class.register(config_class, model_class)
-            if auto_class in SUPPORTED_BY_PIPELINE:
-                SUPPORTED_BY_PIPELINE[auto_class][config_class.model_type] = model_class.__name__
+            let_pipelines_know(auto_class, model_class)
         if processor_class is not None:
             AutoProcessor.register(config_class, processor_class)
     for task, pipeline_class, auto_class, modality in PIPELINES:

@@ -28,6 +28,7 @@ from datasets import Dataset, DatasetDict, Image, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from tqdm.auto import tqdm
 
+from .._compat import resolve_features
 from .images import image_problem
 from .loading_report import MAX_SHOWN, LoadingReport
 from .tables import CAPTION_COLUMNS, IMAGE_COLUMNS, as_list, split_name
@@ -151,9 +152,7 @@ def stream_captions(
     files = [data_files] if isinstance(data_files, (str, PathLike)) else list(data_files or ())
     files = [str(file) for file in files]
     try:
-        dataset = load_dataset(source, data_files=files or None, split=split, streaming=True)
-        if dataset.features is None:
-            dataset = dataset._resolve_features()
+        dataset = resolve_features(load_dataset(source, data_files=files or None, split=split, streaming=True))
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise ValueError(_damage(files, source, error)) from error
     image = _image_column(dataset.features, source)

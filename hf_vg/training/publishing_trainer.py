@@ -29,6 +29,7 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
+from .._compat import ResumingMixin
 from ..hub.cards import Run, model_card
 from ..hub.resuming import LAST_CHECKPOINT, checkpoint_folder
 from ..models.publishing import CARD, upload_folder
@@ -41,7 +42,7 @@ EXAMPLE = "example.png"
 _TRAINING_STATE = ("optimizer*", "scheduler*", "scaler*", "rng_state*", "trainer_state.json", "complete.json")
 
 
-class PublishingTrainer(Trainer):
+class PublishingTrainer(ResumingMixin, Trainer):
     r"""
     A [`Trainer`] that publishes from its main process, each time in one commit; writes the card of its model from the
     run; and resumes from a checkpoint on the Hub.
@@ -134,7 +135,7 @@ class PublishingTrainer(Trainer):
 
     def _write_card(self, folder: Path, tags: str | list[str] | None = None) -> None:
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        base_model = model.config._name_or_path
+        base_model = model.config.name_or_path
         # A folder of this machine is nothing to a stranger.
         self.run.base_model = base_model if "/" in base_model and not os.path.exists(base_model) else None
         self.run.hyperparameters = hyperparameters(self)

@@ -235,16 +235,3 @@ class VgTrainer(PublishingTrainer):
         if args.should_save:
             mark_complete(checkpoint)
             rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
-
-    def _run_epoch(self, *args, **kwargs):
-        if self.state.global_step >= self.state.max_steps:  # resumed at its end; Trainer would take one step more
-            self.control.should_training_stop = True
-            return
-        # accelerate's `set_epoch` does not reach a sampler that is both sharded among processes and skips the batches
-        # that a resumed run has seen: such a run would repeat the order of its first epoch.
-        sampler = kwargs["train_dataloader"].batch_sampler
-        while sampler is not None:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(kwargs["epoch"])
-            sampler = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
-        return super()._run_epoch(*args, **kwargs)
