@@ -21,7 +21,6 @@ import mlinter
 
 
 SWITCHED_OFF = {
-    "TRF034": "asks for GradientCheckpointingLayer, which the spatial Transformer does not use yet",
     "TRF041": "asks which published transformers checkpoints take a branch",
     "TRF057": "asks for @auto_docstring, which finds its texts in transformers' own source tree",
 }

@@ -36,10 +36,12 @@ EXTENSION_POINTS = {
         *("_attn_implementation", "_expand_inputs_for_generation", "_gradient_checkpointing_func", "_init_weights"),
         *("_merge_kwargs", "_prepare_model_inputs", "_reorder_cache", "_supports_default_dynamic_cache"),
         "_supports_sdpa",
-        *("_C", "_current_graph_task_id"),  # torch's: by it a kernel knows which backward pass it is in
+        *("_C", "_current_graph_task_id"),  # of torch: by it a kernel knows which backward pass it is in
+        "_pytree",  # of torch: caches are registered there, as transformers registers its own
     },
     "pipelines": {"_forward", "_prepare_generate_kwargs", "_sanitize_parameters"},
     "evaluation": {"_compute", "_info"},  # of an `evaluate` module
+    "interpretation": {"_DummyThread"},  # of threading
     "training": {
         *("_finish_current_push", "_get_num_items_in_batch", "_get_output_dir", "_get_train_sampler"),
         *("_push_from_checkpoint", "_remove_unused_columns", "_save", "_save_checkpoint"),
