@@ -31,11 +31,11 @@ from hf_vg.models.show_attend_tell import (
     ShowAttendTellProcessor,
 )
 from hf_vg.models.show_attend_tell.kernels_show_attend_tell import (
-    FusedEnergy,
     HoistedGates,
     WordsByStep,
     energy_of_steps,
     factored_energy,
+    fused_energy,
     gates_of_steps,
     plain_energy,
     plain_gates,
@@ -624,7 +624,7 @@ class TestShowAttendTellKernels:
             return [first, second, *torch.autograd.grad(total, [keys, query, score])]
 
         energy = energy_of_steps(keys, score)
-        assert isinstance(energy, FusedEnergy)
+        assert energy.func is fused_energy
         assert_near(run(energy), run(partial(plain_energy, keys=keys, score=score)), dtype)
 
     @torch.no_grad()
