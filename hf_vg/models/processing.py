@@ -39,12 +39,49 @@ class PaddedPairKwargs(ProcessingKwargs, total=False):
 
 
 class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
-    """An image processor and a fast tokenizer. Subclasses say what they make of images and texts."""
+    """An image processor and a fast tokenizer, called with the standard keyword arguments."""
 
     valid_processor_kwargs = PaddedTextKwargs
 
     def __init__(self, image_processor=None, tokenizer=None, **kwargs):
         super().__init__(image_processor, tokenizer, **kwargs)
+
+    def __call__(
+        self, images=None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
+    ) -> BatchFeature:
+        r"""
+        Makes `pixel_values` from `images`, and `input_ids` and `attention_mask` from `text`: padded to the longest,
+        and cut to the tokenizer's `model_max_length` with the end token kept.
+
+        Args:
+            images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
+                The images.
+            text (`str` or `list[str]`, *optional*):
+                The sentences.
+            kwargs (*optional*):
+                Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
+                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+
+        Returns:
+            [`BatchFeature`]: What the model is called with.
+        """
+        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
+        if images is None and text is None:
+            raise ValueError("Give `images`, `text` or both.")
+        features = {}
+        if images is not None:
+            features.update(self.image_processor(images, **images_kwargs))
+        if text is not None:
+            features.update(self.encode_text(text, text_kwargs))
+        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
+
+    def encode_text(self, text: str | list[str], text_kwargs: dict[str, Any]) -> dict[str, list]:
+        """What the model is given of a text."""
+        return self.tokenize("text", text, text_kwargs)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        return [*self.image_processor.model_input_names, "input_ids", "attention_mask"]
 
     def save_pretrained(self, save_directory, push_to_hub: bool = False, **kwargs):
         # Else the tokenizer would be saved with the `max_length` of its last call, as a default from then on.
@@ -123,23 +160,18 @@ class CaptionProcessor(ImageAndTextProcessor):
         Returns:
             [`BatchFeature`]: What the model is called with.
         """
-        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
-        if images is None and text is None:
-            raise ValueError("Give `images`, `text` or both.")
-        features = {}
-        if images is not None:
-            features.update(self.image_processor(images, **images_kwargs))
-        if text is not None:
-            eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-            labels = self.labels("text", text, {**text_kwargs, "add_special_tokens": True})
-            features["decoder_input_ids"] = []
-            for row in labels:
-                previous = iter([eos, *(id for id in row if id != -100)])  # the end token also starts a caption
-                features["decoder_input_ids"].append([pad if id == -100 else next(previous) for id in row])
-            if text_kwargs.get("add_special_tokens") is False:
-                labels = [[-100 if id == eos else id for id in row] for row in labels]
-            features["labels"] = labels
-        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
+        return super().__call__(images, text, **kwargs)
+
+    def encode_text(self, text: str | list[str], text_kwargs: dict[str, Any]) -> dict[str, list]:
+        eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        labels = self.labels("text", text, {**text_kwargs, "add_special_tokens": True})
+        inputs = []
+        for row in labels:
+            previous = iter([eos, *(id for id in row if id != -100)])  # the end token also starts a caption
+            inputs.append([pad if id == -100 else next(previous) for id in row])
+        if text_kwargs.get("add_special_tokens") is False:
+            labels = [[-100 if id == eos else id for id in row] for row in labels]
+        return {"decoder_input_ids": inputs, "labels": labels}
 
     @property
     def model_input_names(self) -> list[str]:

@@ -15,6 +15,7 @@ from .captioners import CaptionerTesterMixin
 from .inputs import ROOT, SHARED, needs_shared, random_images
 from .models import ModelTesterMixin
 from .processes import run_without_hf_vg, start_process
+from .processors import ProcessorTesterMixin
 
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "SHARED",
     "CaptionerTesterMixin",
     "ModelTesterMixin",
+    "ProcessorTesterMixin",
     "needs_shared",
     "random_images",
     "run_without_hf_vg",

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 from hf_vg.models.vse_scnlm import VseScnlmModel, VseScnlmProcessor
-from tests.common.processors import ProcessorTesterMixin
+from tests.common import ProcessorTesterMixin
 
 
 class TestVseScnlmProcessor(ProcessorTesterMixin):

@@ -54,21 +54,16 @@ class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
         Returns:
             [`BatchFeature`]: What the model is called with.
         """
-        text_kwargs, images_kwargs = self.split_kwargs(kwargs)
-        if images is None and text is None and text_target is None:
-            raise ValueError("Give `images`, `text`, `text_target` or several of them.")
-        features = {}
-        if images is not None:
-            features.update(self.image_processor(images, **images_kwargs))
-        if text is not None:
-            features.update(self.tokenize("text", text, text_kwargs))
-        if text_target is not None:
-            features["labels"] = self.labels("text_target", text_target, text_kwargs)
-        return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
+        if text_target is None:
+            return super().__call__(images, text, **kwargs)
+        text_kwargs, _ = self.split_kwargs(kwargs)
+        features = {} if images is None and text is None else super().__call__(images, text, **kwargs)
+        labels = self.labels("text_target", text_target, text_kwargs)
+        return BatchFeature({**features, "labels": labels}, tensor_type=text_kwargs.get("return_tensors"))
 
     @property
     def model_input_names(self) -> list[str]:
-        return [*self.image_processor.model_input_names, "input_ids", "attention_mask", "labels"]
+        return [*super().model_input_names, "labels"]
 
 
 __all__ = ["SelfAttnGroundedEncoderProcessor"]
