@@ -42,7 +42,7 @@ def main():
     default_config = Path(__file__).parent / "configs" / "caption_report_scenes.yaml"
     needs = {"checkpoint": ("run recipes/train_captioner.py first", tiny_captioner)}
     (args,) = start_recipe((CaptionReportArguments,), default_config, needs)
-    captioner = load_captioner(args.checkpoint)
+    captioner = load_captioner(args.checkpoint, args.trust_remote_code)
     decoding = caption_settings(captioner, num_beams=args.num_beams)
     if args.length_penalty is not None:
         decoding["length_penalty"] = args.length_penalty

@@ -26,9 +26,9 @@ On photos:
 import json
 from pathlib import Path
 
-from hf_vg import VseScnlmSpace
 from hf_vg.data import load_caption_data
 from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.pipelines import load_space
 from hf_vg.training import RetrievalArguments, encode_rows, run_recipe, start_recipe, tiny_space
 
 
@@ -36,7 +36,7 @@ def main():
     default_config = Path(__file__).parent / "configs" / "vse_scenes_retrieval.yaml"
     needs = {"space": ("run recipes/train_vse.py first", tiny_space)}
     (args,) = start_recipe((RetrievalArguments,), default_config, needs)
-    space = VseScnlmSpace.from_pretrained(args.space)
+    space = load_space(args.space, args.trust_remote_code)
     rows = load_caption_data(args)[args.split]
 
     captions = rows["captions"][:]

@@ -30,9 +30,6 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoModel
-
-import hf_vg  # noqa: F401
 from hf_vg.evaluation import (
     SENTENCE_TASKS,
     cache_vectors,
@@ -42,6 +39,7 @@ from hf_vg.evaluation import (
     scene_phrase_task,
     universal_encoder,
 )
+from hf_vg.pipelines import load_sentence_encoder
 from hf_vg.training import DryRunArguments, run_recipe, start_recipe, tiny_encoder
 
 
@@ -67,6 +65,9 @@ class SentenceEvaluationArguments(DryRunArguments):
     num_folds: int = field(default=10, metadata={"help": "Folds of the cross-validation."})
     batch_size: int = field(default=128, metadata={"help": "Sentences to encode at a time."})
     device: str = field(default="cpu", metadata={"help": "Where to encode and to train classifiers."})
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
+    )
     output: str | None = field(default=None, metadata={"help": "JSON file to write the scores to."})
 
 
@@ -77,7 +78,7 @@ def main():
 
     encoders = []
     if args.model is not None:
-        model = AutoModel.from_pretrained(args.model).to(args.device)
+        model = load_sentence_encoder(args.model, args.trust_remote_code)[0].to(args.device)
         encoders.append(lambda sentences: model.encode(sentences, batch_size=args.batch_size))
     if args.universal is not None:
         universal = universal_encoder(args.universal, args.batch_size, args.device)
@@ -85,7 +86,7 @@ def main():
             universal = cache_vectors(universal, args.universal, args.universal_cache)
         encoders.append(universal)
     if not encoders:
-        raise SystemExit("error: give --model, --universal or both.")
+        raise ValueError("give --model, --universal or both.")
     encode = concatenate_encoders(*encoders)
 
     if args.data_dir is None:

@@ -33,12 +33,12 @@ from hf_vg.training import FeatureArguments, build_image_processor, run_recipe, 
 def main():
     default_config = Path(__file__).parent / "configs" / "extract_features.yaml"
     needs = {"backbone": ("name a folder, or a model of the Hub", tiny_backbone)}
-    (args,) = start_recipe((FeatureArguments,), default_config, needs)
+    (args,) = start_recipe((FeatureArguments,), default_config, needs, photo_config=default_config)
 
     images = concatenate_datasets([split.select_columns("image") for split in load_caption_data(args).values()])
     cache = extract_features(
         images,
-        load_backbone(args.backbone),
+        load_backbone(args.backbone, args.trust_remote_code),
         build_image_processor(args),
         args.features,
         pooling=args.pooling,

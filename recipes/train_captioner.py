@@ -29,10 +29,15 @@ Flickr8k, with the features of a frozen VGG-16 computed once:
     accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
 
-Go on from a captioner, on photos and captions of your own; here its convolutions learn as well:
+Your own photos, with a table of captions (captions.csv, .tsv, .jsonl or .parquet) in the same folder. What lies in a
+folder is recognised; the defaults are those of configs/captions_table.yaml:
+
+    accelerate launch recipes/train_captioner.py --data_dir photos --backbone microsoft/resnet-50
+
+Train a captioner further, on your own photos; here its convolutions learn as well:
 
     accelerate launch recipes/train_captioner.py --checkpoint outputs/show_attend_tell_flickr8k \
-        --dataset table --data_dir photos --learning_rate 1e-4 --num_beams 5 \
+        --data_dir photos --learning_rate 1e-4 --num_beams 5 \
         --model.freeze_backbone false --backbone_learning_rate 1e-5 --output_dir outputs/photos
 
 Train it for the CIDEr of what it says, as is usual after the captions of people:
@@ -51,7 +56,6 @@ from pathlib import Path
 
 from accelerate import PartialState
 from tqdm.auto import tqdm
-from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import (
@@ -66,6 +70,7 @@ from hf_vg.data import (
 )
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
+from hf_vg.pipelines import load_captioner as load_captioner_pipeline
 from hf_vg.reports import metric_lines
 from hf_vg.training import (
     CaptionerArguments,
@@ -84,8 +89,11 @@ from hf_vg.training import (
 
 
 def main():
-    default_config = Path(__file__).parent / "configs" / "show_attend_tell_scenes.yaml"
-    args, training_args = start_recipe((CaptionerArguments, VgTrainingArguments), default_config)
+    configs = Path(__file__).parent / "configs"
+    photo_config = configs / "captions_table.yaml"
+    args, training_args = start_recipe(
+        (CaptionerArguments, VgTrainingArguments), configs / "show_attend_tell_scenes.yaml", photo_config=photo_config
+    )
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")
@@ -129,7 +137,7 @@ def main():
         return
 
     say(f"\n[3/4] Captioning the {len(data['test']):,} test images with pipeline('image-to-text')")
-    captioner = pipeline("image-to-text", model=training_args.output_dir)
+    captioner = load_captioner_pipeline(training_args.output_dir)
     images = KeyDataset(data["test"], "image")
     outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
     captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]

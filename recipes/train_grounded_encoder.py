@@ -59,8 +59,13 @@ from hf_vg.training import (
 
 
 def main():
-    default_config = Path(__file__).parent / "configs" / "grounded_encoder_scenes.yaml"
-    args, training_args = start_recipe((GroundedEncoderArguments, VgTrainingArguments), default_config)
+    configs = Path(__file__).parent / "configs"
+    photo_config = configs / "grounded_encoder_flickr8k.yaml"
+    args, training_args = start_recipe(
+        (GroundedEncoderArguments, VgTrainingArguments),
+        configs / "grounded_encoder_scenes.yaml",
+        photo_config=photo_config,
+    )
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")

@@ -35,6 +35,7 @@ from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
 from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import caption_candidates, plot_candidates
+from hf_vg.loading import load_checkpoint
 from hf_vg.reports import metric_lines
 from hf_vg.training import (
     ScnlmArguments,
@@ -50,9 +51,12 @@ from hf_vg.training import (
 
 
 def main():
-    default_config = Path(__file__).parent / "configs" / "scnlm_scenes.yaml"
+    configs = Path(__file__).parent / "configs"
+    photo_config = configs / "scnlm_flickr8k.yaml"
     needs = {"space": ("run recipes/train_vse.py first", tiny_space)}
-    args, training_args = start_recipe((ScnlmArguments, VgTrainingArguments), default_config, needs)
+    args, training_args = start_recipe(
+        (ScnlmArguments, VgTrainingArguments), configs / "scnlm_scenes.yaml", needs, photo_config=photo_config
+    )
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}, and tagging its captions")
@@ -67,7 +71,15 @@ def main():
     inventory = tag_inventory(tags["train"])
 
     # `from_pretrained` takes the trained space, and draws the language model at random.
-    model = VseScnlmForConditionalGeneration.from_pretrained(args.space, tags=inventory, **args.model)
+    model = load_checkpoint(
+        args.space,
+        "search",
+        VseScnlmForConditionalGeneration,
+        True,
+        args.trust_remote_code,
+        tags=inventory,
+        **args.model,
+    )
     model.to(training_args.device)
     space = VseScnlmSpace(model.model, processor)
     rows = {}

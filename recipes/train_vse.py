@@ -44,8 +44,11 @@ from hf_vg.training import (
 
 
 def main():
-    default_config = Path(__file__).parent / "configs" / "vse_scenes.yaml"
-    args, training_args = start_recipe((VseArguments, VgTrainingArguments), default_config)
+    configs = Path(__file__).parent / "configs"
+    photo_config = configs / "vse_flickr8k.yaml"
+    args, training_args = start_recipe(
+        (VseArguments, VgTrainingArguments), configs / "vse_scenes.yaml", photo_config=photo_config
+    )
     training_args.label_names = ["image_ids"]
     say = PartialState().print
 

@@ -47,8 +47,12 @@ class CaptionDataArguments:
     num_eval_images: int | None = field(
         default=None, metadata={"help": "Images to validate on, and again to test on. All, or 500 scenes."}
     )
-    image_size: int = field(
-        default=64, metadata={"help": "Width and height of the images given to a model without `backbone`."}
+    image_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Width and height of the images given to a model without `backbone`. Defaults to 224, and to 64 "
+            "for scenes."
+        },
     )
     squeeze_images: int | None = field(
         default=None,
@@ -67,6 +71,10 @@ class CaptionDataArguments:
         metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},
     )
 
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
+    )
+
     def __post_init__(self):
         if self.dataset is not None:
             check_dataset_name(self.dataset)
@@ -79,6 +87,8 @@ class CaptionDataArguments:
             except OSError as error:
                 raise ValueError(str(error)) from None
             self.dataset, self.data_dir = found.name, str(found.path)
+        if self.image_size is None:
+            self.image_size = 64 if self.dataset == "scenes" else 224
 
 
 @dataclass

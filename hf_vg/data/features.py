@@ -39,9 +39,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import AutoConfig, BaseImageProcessor, PreTrainedConfig, PreTrainedModel
+from transformers import BaseImageProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.backbone_utils import BackboneMixin
 
+from ..loading import load_checkpoint, load_config
 from .caption_pairs import toss
 from .files import atomic_write
 from .images import open_or_report
@@ -64,28 +65,28 @@ def available_cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def load_backbone(name_or_path: str | PathLike) -> PreTrainedModel:
+def load_backbone(name_or_path: str | PathLike, trust_remote_code: bool = False) -> PreTrainedModel:
     r"""
-    Loads the backbone of a checkpoint, in single precision, and refuses one that the checkpoint does not fill.
+    Loads the backbone of a checkpoint, in single precision. What [`load_checkpoint`] refuses is refused.
 
     Args:
         name_or_path (`str` or `PathLike`):
             A folder or a model of the Hub: a backbone, or a classifier that has one.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-    config = AutoConfig.from_pretrained(name_or_path)
+    config = load_config(name_or_path, trust_remote_code=trust_remote_code)
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
     # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
-    backbone, loaded = MODEL_FOR_BACKBONE_MAPPING[type(config)].from_pretrained(
-        name_or_path, dtype=torch.float32, output_loading_info=True
+    return load_checkpoint(
+        name_or_path,
+        model_class=MODEL_FOR_BACKBONE_MAPPING[type(config)],
+        trust_remote_code=trust_remote_code,
+        dtype=torch.float32,
     )
-    if loaded["missing_keys"]:
-        raise ValueError(
-            f"{name_or_path} lacks weights of {type(backbone).__name__}: {sorted(loaded['missing_keys'])}"
-        )
-    return backbone.eval()
 
 
 def backbone_of(model: PreTrainedModel) -> PreTrainedModel | None:

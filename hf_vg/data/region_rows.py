@@ -60,6 +60,9 @@ class RegionDataArguments:
         default=None,
         metadata={"help": "Number of images to validate on, and to test on. Defaults to all, or to 500 scenes."},
     )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
+    )
     image_size: int = field(default=64, metadata={"help": "Width and height that images are resized to."})
     features: str | None = field(
         default=None,

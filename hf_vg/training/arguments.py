@@ -226,7 +226,7 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
 
 
 def parse_arguments(
-    dataclass_types: Sequence[type], default_config: str | Path, args: Sequence[str] | None = None
+    dataclass_types: Sequence[type], default_config: str | Path | None = None, args: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
     r"""
     Parses `--config FILE.yaml` and flags into dataclasses. Flags win over the file, the file over the defaults.
@@ -235,7 +235,7 @@ def parse_arguments(
         dataclass_types (`Sequence[type]`):
             The dataclasses, which share one flat set of names. Fields of type `dict` are given in the file as a
             mapping, and on the command line as `--field.key value`. `--field null` takes back what the file sets.
-        default_config (`str` or `Path`):
+        default_config (`str` or `Path`, *optional*):
             The file that is read when there is no `--config`.
         args (`Sequence[str]`, *optional*, defaults to the command line):
             The arguments.
@@ -244,10 +244,10 @@ def parse_arguments(
         `tuple`: An instance of each dataclass.
     """
     config_parser = ArgumentParser(add_help=False)
-    config_parser.add_argument("--config", default=str(default_config), help="YAML file with any of the arguments.")
+    config_parser.add_argument("--config", default=default_config, help="YAML file with any of the arguments.")
     known, flags = config_parser.parse_known_args(sys.argv[1:] if args is None else args)
     flags = without_debug(flags)
-    values = read_config(known.config)
+    values = read_config(known.config) if known.config is not None else {}
 
     # Not `field.type`, which `HfArgumentParser` changes.
     hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}

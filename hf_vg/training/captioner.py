@@ -24,6 +24,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from ..data.collators import CaptionCollator
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
+from ..loading import load_checkpoint
 from .arguments import CaptionerArguments
 from .images import build_image_processor, config_fields, fill_backbone
 
@@ -90,8 +91,8 @@ def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedMode
 
 def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
-    Loads the captioner of `args.checkpoint` and its processor, to go on from: with its own words, image processor and
-    sizes, and with the other fields of `args.model`. It decodes as before, unless the arguments say how.
+    Loads the captioner of `args.checkpoint` and its processor, to train it further: with its own words, image
+    processor and sizes, and with the other fields of `args.model`. It decodes as before, unless the arguments say how.
 
     Args:
         args ([`CaptionerArguments`]):
@@ -103,9 +104,10 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
             "or take it back with `--backbone null`."
         )
     kept = {name: value for name, value in args.model.items() if name not in SHAPES}
-    model = AutoModelForImageTextToText.from_pretrained(args.checkpoint, dtype=torch.float32, **kept)
+    trust = args.trust_remote_code
+    model = load_checkpoint(args.checkpoint, "captions", trust_remote_code=trust, dtype=torch.float32, **kept)
     _set_decoding(args, model)
-    return model, AutoProcessor.from_pretrained(args.checkpoint)
+    return model, AutoProcessor.from_pretrained(args.checkpoint, trust_remote_code=trust)
 
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel):

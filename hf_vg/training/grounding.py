@@ -28,6 +28,7 @@ from ..data.features import load_backbone
 from ..data.region_collators import ImageGroupSampler, RegionCollator
 from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer
+from ..loading import load_checkpoint
 from ..models.grounded_visual_bert import GroundedVisualBertConfig, GroundedVisualBertProcessor
 from .arguments import ModelArguments, VgTrainingArguments
 from .trainer import VgTrainer
@@ -122,20 +123,23 @@ def build_grounded_visual_bert(
             Fields of the config that the recipe sets. They win over the user's.
     """
     fields = {**args.model, **fields}
+    trust = args.trust_remote_code
     if args.checkpoint is not None:
         kept = {name: value for name, value in fields.items() if name not in SIZES}
-        model = model_class.from_pretrained(args.checkpoint, **kept)
-        return model, GroundedVisualBertProcessor.from_pretrained(args.checkpoint)
+        model = load_checkpoint(args.checkpoint, "regions", model_class, True, trust, **kept)
+        return model, GroundedVisualBertProcessor.from_pretrained(args.checkpoint, trust_remote_code=trust)
     if args.text_model is not None:
-        tokenizer = AutoTokenizer.from_pretrained(args.text_model)
+        tokenizer = AutoTokenizer.from_pretrained(args.text_model, trust_remote_code=trust)
     else:
         tokenizer = train_wordpiece_tokenizer(texts)
     fields["mask_token_id"] = tokenizer.mask_token_id
     size = {"height": args.image_size, "width": args.image_size}
-    backbone = load_backbone(args.backbone) if args.backbone is not None else None
+    backbone = load_backbone(args.backbone, args.trust_remote_code) if args.backbone is not None else None
     if backbone is not None:
         # The backbone's own normalisation, without its crop: boxes are relative to the whole image.
-        image_processor = AutoImageProcessor.from_pretrained(args.backbone, size=size, do_center_crop=False)
+        image_processor = AutoImageProcessor.from_pretrained(
+            args.backbone, trust_remote_code=trust, size=size, do_center_crop=False
+        )
     else:
         image_processor = CLIPImageProcessor(
             size=size, do_center_crop=False, image_mean=IMAGENET_DEFAULT_MEAN, image_std=IMAGENET_DEFAULT_STD

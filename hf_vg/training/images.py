@@ -37,7 +37,7 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
         size = {"height": args.squeeze_images, "width": args.squeeze_images}
         whole = {"size": size, "do_center_crop": False}
     if args.backbone is not None:
-        return AutoImageProcessor.from_pretrained(args.backbone, **whole)
+        return AutoImageProcessor.from_pretrained(args.backbone, trust_remote_code=args.trust_remote_code, **whole)
     fields = {
         "size": {"shortest_edge": args.image_size},
         "crop_size": {"height": args.image_size, "width": args.image_size},
@@ -51,7 +51,7 @@ def config_fields(args: CaptionDataArguments) -> tuple[dict[str, Any], nn.Module
     """The fields of a config that `args.model` and the backbone of `args.backbone` give, and that backbone if any."""
     if args.backbone is None:
         return dict(args.model), None
-    backbone = load_backbone(args.backbone)
+    backbone = load_backbone(args.backbone, args.trust_remote_code)
     return {**args.model, "backbone_config": backbone.config, "feature_size": backbone.channels[-1]}, backbone
 
 

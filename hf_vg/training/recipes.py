@@ -14,6 +14,7 @@
 """What every recipe begins with, how it trains, and how it ends."""
 
 import atexit
+import itertools
 import os
 import shutil
 import sys
@@ -31,8 +32,16 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import TrainingArguments, set_seed
 
+from ..data.arguments import CaptionDataArguments
 from ..loading import find_checkpoint
-from .arguments import DryRunArguments, VgTrainingArguments, parse_arguments, without_debug
+from .arguments import (
+    DryRunArguments,
+    ModelArguments,
+    VgTrainingArguments,
+    parse_arguments,
+    read_config,
+    without_debug,
+)
 from .checkpoints import (
     FolderLock,
     changed_settings,
@@ -45,6 +54,7 @@ from .checkpoints import (
 from .trainer import VgTrainer, use_all_cores
 
 
+PHOTO_BACKBONE = "microsoft/resnet-50"  # what photos are seen with by default
 # The size of a dry run. What a recipe has no argument for is left out.
 DRY_RUN = {
     "num_train_images": 32, "num_eval_images": 8, "num_figures": 1, "num_scored_images": 4, "vocabulary_rows": 32,
@@ -100,6 +110,7 @@ def start_recipe(
     dataclass_types: Sequence[type],
     default_config: str | Path,
     needs: Mapping[str, tuple[str, Callable[[Path], str]]] | None = None,
+    photo_config: str | Path | None = None,
     args: Sequence[str] | None = None,
 ) -> tuple[Any, ...]:
     r"""
@@ -111,9 +122,12 @@ def start_recipe(
         dataclass_types (`Sequence[type]`):
             The recipe's own dataclass, and [`VgTrainingArguments`] if it trains.
         default_config (`str` or `Path`):
-            The file that is read when there is no `--config`.
+            The file that is read when there is no `--config`, and the data are scenes.
         needs (`Mapping`, *optional*):
             For an argument that names a checkpoint: where that comes from, and what makes a tiny one for a dry run.
+        photo_config (`str` or `Path`, *optional*):
+            The file that is read when there is no `--config`, and flags name other data than scenes. By default none:
+            the arguments have their own defaults.
         args (`Sequence[str]`, *optional*, defaults to the command line):
             The arguments.
 
@@ -121,6 +135,12 @@ def start_recipe(
         `tuple`: An instance of each dataclass.
     """
     flags = list(sys.argv[1:] if args is None else args)
+    takes_photos = any(issubclass(cls, CaptionDataArguments) for cls in dataclass_types)
+    if takes_photos and _value_of(flags, "config") is None and _value_of(flags, "dataset") != "scenes":
+        data = _value_of(flags, "data_dir") or _value_of(flags, "dataset")
+        if data is not None:
+            default_config = photo_config
+            flags = _photo_flags(flags, data, photo_config)
     instances = parse_arguments(dataclass_types, default_config, flags)
     known = {field.name for cls in dataclass_types for field in fields(cls)}
     dry_run = any(instance.dry_run for instance in instances if isinstance(instance, DryRunArguments))
@@ -130,8 +150,7 @@ def start_recipe(
         folder = _write_elsewhere(instances)
     for name, (origin, make_tiny) in (needs or {}).items():
         value = getattr(instances[0], name)
-        given = any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
-        if not given and (value is None or not Path(value).exists()):
+        if _value_of(flags, name) is None and (value is None or not Path(value).exists()):
             if not dry_run:
                 raise FileNotFoundError(
                     f"--{name} is needed: {origin}."
@@ -140,6 +159,7 @@ def start_recipe(
                 )
             setattr(instances[0], name, make_tiny(folder / name))
     for instance in instances:
+        _choose_backbone(instance)
         check_paths(instance)
     training_args = next((instance for instance in instances if isinstance(instance, TrainingArguments)), None)
     if training_args is not None:
@@ -150,6 +170,45 @@ def start_recipe(
         set_seed(training_args.seed)
     use_all_cores()
     return instances
+
+
+def _value_of(flags: Sequence[str], name: str) -> str | None:
+    """What a flag is given on the command line, if it is there."""
+    for flag, following in itertools.pairwise([*flags, ""]):
+        if flag == f"--{name}":
+            return following
+        if flag.startswith(f"--{name}="):
+            return flag.partition("=")[2]
+    return None
+
+
+def _photo_flags(flags: list[str], data: str, photo_config: str | Path | None) -> list[str]:
+    """Frees the photo defaults of what belongs to the dataset that they were written for."""
+    implied = {}
+    if photo_config is not None:
+        settings = read_config(photo_config)
+        if "dataset" in settings:
+            implied["dataset"] = "null"  # what is found in the folder
+        if "output_dir" in settings:
+            recipe = Path(sys.argv[0]).stem.removeprefix("train_")
+            implied["output_dir"] = f"outputs/{recipe}_{Path(data).stem}"
+    for name, value in implied.items():
+        if _value_of(flags, name) is None:
+            flags = [*flags, f"--{name}", value]
+    return flags
+
+
+def _choose_backbone(args: Any) -> None:
+    """A new model for photos sees with a pretrained network, unless the arguments describe its backbone."""
+    if not (isinstance(args, ModelArguments) and isinstance(args, CaptionDataArguments)) or args.dataset == "scenes":
+        return
+    starts_anew = not any(getattr(args, field.name) for field in fields(args) if field.name in ("checkpoint", "space"))
+    if starts_anew and args.backbone is None and "backbone_config" not in args.model:
+        args.backbone = PHOTO_BACKBONE
+        PartialState().print(
+            f"Images are seen by the pretrained {PHOTO_BACKBONE} of the Hub. To use another network: --backbone NAME "
+            "or --backbone FOLDER."
+        )
 
 
 def check_paths(args: Any) -> None:

@@ -66,3 +66,33 @@ def test_a_frozen_backbone_is_thawed_when_loaded_so(tmp_path):
     model = ShowAttendTellForConditionalGeneration.from_pretrained(tmp_path, freeze_backbone=False).train()
     model(pixel_values=torch.randn(2, 3, 8, 8), labels=torch.tensor([[3, 0], [4, 0]])).loss.backward()
     assert all(p.grad is not None and p.grad.any() for p in model.model.encoder.image_encoder.backbone.parameters())
+
+
+class TestSavingIntoOutputDir:
+    def saved(self, folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    def test_an_interruption_leaves_the_model_that_was_there(self, tmp_path, monkeypatch):
+        trainer = trainer_of(tiny_captioner(), tmp_path)
+        trainer.save_model()
+        before = self.saved(tmp_path)
+        assert {"config.json", "model.safetensors"} <= {*before} and not (tmp_path / "_saving").exists()
+
+        def killed(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        torch.nn.init.ones_(trainer.model.lm_head.weight)
+        with monkeypatch.context() as patch:
+            patch.setattr("hf_vg.training.trainer.os.replace", killed)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.save_model()
+        assert self.saved(tmp_path) == before
+        trainer.save_model()
+        after = self.saved(tmp_path)
+        assert after["model.safetensors"] != before["model.safetensors"] and not (tmp_path / "_saving").exists()
+
+    def test_shards_of_an_earlier_model_go(self, tmp_path):
+        (tmp_path / "model-00001-of-00002.safetensors").touch()
+        (tmp_path / "notes.txt").touch()
+        trainer_of(tiny_captioner(), tmp_path).save_model()
+        assert not [*tmp_path.glob("model-*")] and (tmp_path / "notes.txt").exists()
