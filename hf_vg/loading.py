@@ -16,6 +16,7 @@
 import difflib
 import json
 import re
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def load_checkpoint(
     model_class: Any = None,
     new_head: bool = False,
     trust_remote_code: bool = False,
+    may_lack: Collection[str] = (),
     **kwargs,
 ) -> PreTrainedModel:
     r"""
@@ -169,6 +171,8 @@ def load_checkpoint(
             Whether only the base model must be there: a head that the checkpoint lacks is drawn at random.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+        may_lack (`Collection[str]`, *optional*):
+            Names of weights that begin anew if the checkpoint lacks them.
         kwargs:
             Passed to `from_pretrained`.
     """
@@ -185,7 +189,7 @@ def load_checkpoint(
         raise ValueError(_without_trust(name_or_path, error)) from error
     except RuntimeError as error:  # transformers' report of weights that do not fit
         raise ValueError(f"the weights of {name_or_path} do not fit its config.json: {error}") from error
-    check_weights(name_or_path, model, loaded["missing_keys"], new_head)
+    check_weights(name_or_path, model, {*loaded["missing_keys"]} - {*may_lack}, new_head)
     return model.eval()
 
 

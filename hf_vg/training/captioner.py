@@ -104,10 +104,16 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
             "or take it back with `--backbone null`."
         )
     kept = {name: value for name, value in args.model.items() if name not in SHAPES}
-    trust = args.trust_remote_code
-    model = load_checkpoint(args.checkpoint, "captions", trust_remote_code=trust, dtype=torch.float32, **kept)
+    model = load_checkpoint(
+        args.checkpoint,
+        "captions",
+        trust_remote_code=args.trust_remote_code,
+        may_lack=("baseline",),  # of hard attention, if soft attention was trained before
+        dtype=torch.float32,
+        **kept,
+    )
     _set_decoding(args, model)
-    return model, AutoProcessor.from_pretrained(args.checkpoint, trust_remote_code=trust)
+    return model, AutoProcessor.from_pretrained(args.checkpoint, trust_remote_code=args.trust_remote_code)
 
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel):

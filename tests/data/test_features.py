@@ -280,7 +280,7 @@ def test_features_that_half_precision_can_not_hold_are_refused(dataset, backbone
 def test_a_classifier_has_a_backbone_and_a_checkpoint_that_does_not_fill_it_is_refused(backbone, tmp_path):
     state = {name: tensor for name, tensor in backbone.state_dict().items() if "stages.1" not in name}
     backbone.save_pretrained(tmp_path, state_dict=state)
-    with pytest.raises(ValueError, match=r"lacks weights of VggBackbone: \['stages.1"):
+    with pytest.raises(ValueError, match=r"lacks weights of VggBackbone: stages.1"):
         load_backbone(tmp_path)
 
 
