@@ -78,7 +78,7 @@ def main():
     say(f"\n[3/3] Resolving {len(rows['test']):,} expressions in {len(images['test']):,} images")
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
-    trainer.publish()
+    trainer.publish(split="test" if args.dataset == "scenes" else args.test_split, num_images=len(images["test"]))
     say(metric_lines(metrics, metrics))
     print_next_steps(training_args)
 

@@ -83,7 +83,7 @@ def main():
     say(f"\n[3/3] Answering {len(rows['test']):,} questions about {len(images['test']):,} images")
     metrics = score(model, "test")
     trainer.save_metrics("test", metrics)
-    trainer.publish()
+    trainer.publish(split="test" if args.dataset == "scenes" else "val2014", num_images=len(images["test"]))
     shown = rows["test"].select(range(min(5, len(rows["test"]))))
     for row, answer in zip(shown, answer_questions(model, shown, collators["test"], batch_size), strict=True):
         say(f"  {row['question']:60s} {answer}")

@@ -164,7 +164,11 @@ def main():
     if examples:
         plot_attention(examples, figure)
     # The card offers an image to try the model on: a scene, and not a photo of somebody else.
-    trainer.publish(figure, example=examples[0]["image"] if examples and args.dataset == "scenes" else None)
+    trainer.publish(
+        figure,
+        example=examples[0]["image"] if examples and args.dataset == "scenes" else None,
+        num_images=len(data["test"]),
+    )
     print_next_steps(
         training_args,
         "Caption an image, and see where the model looks:\n"

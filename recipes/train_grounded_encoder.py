@@ -133,7 +133,7 @@ def main():
     figure = Path(training_args.output_dir) / "sentence_attention.png" if captions else None
     if captions:
         plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)
-    trainer.publish(figure)
+    trainer.publish(figure, num_images=len(data["test"]))
     print_next_steps(
         training_args,
         "Encode sentences:\n"

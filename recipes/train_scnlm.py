@@ -149,7 +149,7 @@ def main():
     figure = Path(training_args.output_dir) / "candidates.png" if examples else None
     if examples:
         plot_candidates(examples, figure)
-    trainer.publish(figure)
+    trainer.publish(figure, num_images=len(test))
     print_next_steps(training_args, f"Caption an image:\n  hf-vg caption image.png --model {training_args.output_dir}")
 
 

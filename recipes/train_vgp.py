@@ -106,7 +106,7 @@ def main():
         say(f"\n[4/4] Drawing where the words of {len(shown)} captions look")
         figure = Path(training_args.output_dir) / "regions.png"
         plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
-    trainer.publish(figure)
+    trainer.publish(figure, num_images=len(images["test"]))
     print_next_steps(
         training_args,
         "To fine-tune it:\n"

@@ -81,7 +81,7 @@ def main():
     rows = vse_rows(args, data["test"], model, processor, one_a_caption=True)
     metrics = trainer.evaluate(rows, metric_key_prefix="test")
     trainer.save_metrics("test", metrics)
-    trainer.publish()
+    trainer.publish(num_images=len(data["test"]))
     for direction in ("image_to_text", "text_to_image"):
         recalls = " / ".join(f"{metrics[f'test_{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         rank = metrics[f"test_{direction}_median_rank"]

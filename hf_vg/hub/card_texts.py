@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What cards say of each model, dataset, metric and paper."""
+"""What cards say of each model, dataset and paper."""
 
 from typing import NamedTuple
 
@@ -35,13 +35,6 @@ class DatasetAbout(NamedTuple):
     model_license: str | None = None
     limits: str = ""
     on_hub: bool = False
-
-
-class MetricAbout(NamedTuple):
-    name: str
-    kind: str | None  # as the Hub's index of results names it; what only puts others in proportion is not in the index
-    form: str = "{:.1%}"
-    scale: float = 1.0
 
 
 _CAPTIONER_LIMITS = (
@@ -202,51 +195,6 @@ DATASETS = {
         )
         for name, title in (("refcoco", "RefCOCO"), ("refcoco+", "RefCOCO+"), ("refcocog", "RefCOCOg"))
     },
-}
-
-METRICS = {
-    **{f"bleu{n}": MetricAbout(f"BLEU-{n}", "bleu", "{:.1f}", 100) for n in (1, 2, 3, 4)},
-    "rouge_l": MetricAbout("ROUGE-L", "rouge", "{:.1f}", 100),
-    "meteor": MetricAbout("METEOR", "meteor", "{:.1f}", 100),
-    "cider": MetricAbout("CIDEr", "cider", "{:.1f}", 100),
-    "cider_d": MetricAbout("CIDEr-D", "cider", "{:.1f}", 100),
-    "true": MetricAbout("captions that are true of their scene", "accuracy"),
-    "true_seen": MetricAbout("true captions, combinations seen in training", "accuracy"),
-    "true_unseen": MetricAbout("true captions, combinations never seen", "accuracy"),
-    "pointing": MetricAbout("peak of a noun's map in the box of its object", "accuracy"),
-    "pointing_random": MetricAbout("such peaks, if they fell anywhere by chance", None),
-    "pointing_center": MetricAbout("such peaks, if they were always at the centre", None),
-    "mass": MetricAbout("share of a noun's attention in the box of its object", "accuracy"),
-    "average_precision": MetricAbout("average precision of nouns' maps", "mean_average_precision"),
-    "identification": MetricAbout("captions told to be of the image or not", "accuracy"),
-    "paraphrase": MetricAbout("types of paraphrases", "accuracy"),
-    "word_attention": MetricAbout("words that look at the right box, by the last layer's attention", "accuracy"),
-    "word_rollout": MetricAbout("words that look at the right box, by rollout", "accuracy"),
-    "phrase_attention": MetricAbout("phrases found among the boxes, by the last layer's attention", "accuracy"),
-    "phrase_rollout": MetricAbout("phrases found among the boxes, by rollout", "accuracy"),
-    "phrase_classifier": MetricAbout("phrases found among the boxes, by the classifier", "accuracy"),
-    "vqa_accuracy": MetricAbout("VQA accuracy", "accuracy"),
-    "referring_accuracy": MetricAbout(
-        "expressions whose box has an IoU of 0.5 or more with the right one", "accuracy"
-    ),
-    **{
-        f"{direction}_r{k}": MetricAbout(f"{title}, recall at {k}", "recall", "{:.1f}%")
-        for direction, title in (("image_to_text", "caption of an image"), ("text_to_image", "image of a caption"))
-        for k in (1, 5, 10)
-    },
-    **{
-        f"{direction}_{kind}_rank": MetricAbout(f"{title}, {kind} rank", f"{kind}_rank", "{:.1f}")
-        for direction, title in (("image_to_text", "caption of an image"), ("text_to_image", "image of a caption"))
-        for kind in ("median", "mean")
-    },
-}
-
-# The SC-NLM is scored twice: describing images, and sentences from their vectors.
-METRICS |= {
-    f"{source}_{key}": about._replace(name=f"from the vector of the {source}: {about.name}")
-    for source in ("image", "caption")
-    for key, about in list(METRICS.items())
-    if key.startswith(("bleu", "rouge", "cider", "meteor", "true"))
 }
 
 PAPERS = {

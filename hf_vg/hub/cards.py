@@ -13,16 +13,21 @@
 # limitations under the License.
 """Model cards: what a stranger needs to know of a checkpoint, filled from the model and from the run that made it."""
 
+import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from .card_texts import DATASETS, METRICS, MODELS, PAPERS, About, DatasetAbout
+from ..reports.caption_report import escape_markdown
+from ..reports.metrics import METRICS, metric_name, metric_text
+from .card_texts import DATASETS, MODELS, PAPERS, About, DatasetAbout
 
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
@@ -39,7 +44,11 @@ class Run:
         hyperparameters (`dict`, *optional*):
             Names and values, as they are to be read.
         metrics (`dict[str, float]`, *optional*):
-            Of the test split.
+            What the model scored.
+        split (`str`, *optional*, defaults to `"test"`):
+            The split of the dataset that was scored, by the dataset's own name for it.
+        num_images (`int`, *optional*):
+            The number of images that were scored.
         figure (`str`, *optional*):
             File in the checkpoint's folder that shows an image with the model's maps.
         example (`str`, *optional*):
@@ -55,6 +64,8 @@ class Run:
     dataset: str | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    split: str = "test"
+    num_images: int | None = None
     figure: str | None = None
     example: str | None = None
     base_model: str | None = None
@@ -103,10 +114,10 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
                 task_type=about.pipeline_tag,
                 dataset_type=run.dataset or "unknown",
                 dataset_name=dataset.name if dataset is not None else "not recorded",
-                dataset_split="test",
+                dataset_split=run.split,
                 metric_type=METRICS[key].kind if key in METRICS else key,
-                metric_name=_metric_name(key),
-                metric_value=round(value, 4),
+                metric_name=metric_name(key),
+                metric_value=round(value * (METRICS[key].scale if key in METRICS else 1), 4),
             )
             for key, value in indexed.items()
         ]
@@ -119,8 +130,8 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
     card = ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
-        name=name.replace("\\", "/"),  # a path of Windows would be no Python string
-        title=title,
+        name=_in_quotes(name),
+        title=escape_markdown(title),
         summary=about.summary or f"A model of the type {config.model_type}.",
         kind=about.kind,
         auto_class=about.auto_class,
@@ -137,9 +148,12 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         figure=run.figure,
         figure_text=about.figure_text,
         dataset=dataset,
-        converted_from=run.converted_from,
-        hyperparameters=run.hyperparameters,
-        metrics={_metric_name(key): _metric_value(key, value) for key, value in metrics.items()},
+        dataset_name=escape_markdown(dataset.name) if dataset is not None else "its data",
+        split=escape_markdown(run.split),
+        num_images=f"{run.num_images:,} images of " if run.num_images is not None else "",
+        converted_from=escape_markdown(run.converted_from) if run.converted_from else None,
+        hyperparameters={escape_markdown(key): escape_markdown(value) for key, value in run.hyperparameters.items()},
+        metrics={escape_markdown(metric_name(key)): metric_text(key, value) for key, value in metrics.items()},
         limits=about.limits + (f" {dataset.limits}" if dataset is not None and dataset.limits else ""),
         papers=[PAPERS[paper] for paper in about.papers],
     )
@@ -150,11 +164,10 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
 def _dataset_about(dataset: str | None) -> DatasetAbout | None:
     if dataset is None or dataset in DATASETS:
         return DATASETS.get(dataset)
-    on_hub = dataset.count("/") == 1
-    text = (
-        f"[{dataset}](https://huggingface.co/datasets/{dataset})" if on_hub else f"`{dataset}`, data of its maker's."
-    )
-    return DatasetAbout(name=dataset, text=text, license="that of the dataset, which see.", on_hub=on_hub)
+    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) is not None
+    shown = escape_markdown(dataset)
+    text = f"[{shown}](https://huggingface.co/datasets/{quote(dataset)})" if on_hub else f"{shown}."
+    return DatasetAbout(name=dataset, text=text, license="see the dataset's licence.", on_hub=on_hub)
 
 
 def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -167,16 +180,6 @@ def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
         for key, value in sorted(plain.items(), key=lambda item: order.get(item[0], len(order)))
         if isinstance(value, int | float) and math.isfinite(value) and key not in without
     }
-
-
-def _metric_name(key: str) -> str:
-    return METRICS[key].name if key in METRICS else key.replace("_", " ")
-
-
-def _metric_value(key: str, value: float) -> str:
-    if key in METRICS:
-        return METRICS[key].form.format(METRICS[key].scale * value)
-    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _rounded(number: int) -> str:
@@ -195,5 +198,10 @@ def _image_line(name: str, example: str | None, is_folder: bool) -> str:
     if example is None:
         return 'image = Image.new("RGB", (256, 256), "gray")  # put an image of yours here'
     if is_folder:
-        return f'image = "{Path(name, example).as_posix()}"'
-    return f'image = hf_hub_download("{name}", "{example}")  # or an image of yours'
+        return f'image = "{_in_quotes(Path(name, example).as_posix())}"'
+    return f'image = hf_hub_download("{_in_quotes(name)}", "{example}")  # or an image of yours'
+
+
+def _in_quotes(text: str) -> str:
+    """As it stands between the quotes of a Python string. A path of Windows has its slashes turned."""
+    return json.dumps(text.replace("\\", "/"))[1:-1]

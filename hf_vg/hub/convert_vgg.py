@@ -143,7 +143,7 @@ def convert_checkpoint(
             image_mean=IMAGENET_DEFAULT_MEAN,
             image_std=IMAGENET_DEFAULT_STD,
         )
-        run = Run(converted_from=f"torchvision's `{checkpoint.name}`")
+        run = Run(converted_from=f"torchvision's {checkpoint.name}")
         model_card(backbone, name or str(output_dir), run).save(folder / "README.md")
         backbone.save_pretrained(folder)
         image_processor.save_pretrained(folder)

@@ -174,11 +174,9 @@ def convert_checkpoint(
 
         source = Path(checkpoint).name if Path(checkpoint).exists() else str(checkpoint)
         eyes = (
-            ""
-            if backbone is None
-            else f", and of `{backbone}`, which it sees through by a projection yet to be trained"
+            "" if backbone is None else f", and of {backbone}, which it sees through by a projection yet to be trained"
         )
-        run = Run(converted_from=f"VisualBERT's `{source}`{eyes}")
+        run = Run(converted_from=f"VisualBERT's {source}{eyes}")
         model_card(model, name or str(output_dir), run).save(folder / "README.md")
         model.save_pretrained(folder)
         GroundedVisualBertProcessor(image_processor, tokenizer).save_pretrained(folder)

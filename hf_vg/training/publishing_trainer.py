@@ -112,7 +112,13 @@ class PublishingTrainer(ResumingMixin, Trainer):
         self.create_model_card(**kwargs)
         return self._upload(commit_message, blocking, token, revision)
 
-    def publish(self, figure: str | Path | None = None, example: Image.Image | None = None) -> None:
+    def publish(
+        self,
+        figure: str | Path | None = None,
+        example: Image.Image | None = None,
+        split: str = "test",
+        num_images: int | None = None,
+    ) -> None:
         r"""
         The last step of a recipe, after the evaluation: writes the card with all that is known of the run, and uploads
         it with the model if `push_to_hub` is set.
@@ -122,9 +128,14 @@ class PublishingTrainer(ResumingMixin, Trainer):
                 An image in `output_dir` that shows where the model looks.
             example (`PIL.Image.Image`, *optional*):
                 An image to try the model on. It is published, so it must be one that may be.
+            split (`str`, *optional*, defaults to `"test"`):
+                The split that was scored, by the dataset's own name for it.
+            num_images (`int`, *optional*):
+                The number of images that were scored.
         """
         if not self.is_world_process_zero():
             return
+        self.run.split, self.run.num_images = split, num_images
         self.run.figure = Path(figure).name if figure is not None else None
         if example is not None:
             self.run.example = EXAMPLE
@@ -219,7 +230,7 @@ def hyperparameters(trainer: Trainer) -> dict[str, Any]:
         "optimizer steps": f"{trainer.state.global_step:,}" if trainer.state.global_step else None,
         "precision": "bfloat16, mixed" if args.bf16 else "float16, mixed" if args.fp16 else "float32",
         "seed": args.seed,
-        "all settings": f"`{SETTINGS_NAME}`" if getattr(args, "recipe_settings", None) else None,
+        "all settings": SETTINGS_NAME if getattr(args, "recipe_settings", None) else None,
         "made with": f"transformers {transformers.__version__}, torch {torch.__version__}",
     }
     return {name: value for name, value in settings.items() if value is not None}

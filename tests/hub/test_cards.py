@@ -20,7 +20,7 @@ from huggingface_hub.repocard import metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_vg.auto import FAMILIES
-from hf_vg.hub.card_texts import DATASETS, METRICS, MODELS
+from hf_vg.hub.card_texts import DATASETS, MODELS
 from hf_vg.hub.cards import Run, model_card
 from tests.hub.checkpoints import checkpoints
 from tests.models import test_modeling_grounded_visual_bert as grounded_visual_bert
@@ -57,7 +57,7 @@ def test_front_matter_is_valid_and_nothing_is_left_open(name, tmp_path):
     assert metadata["base_model"] == "some/base" and "datasets" not in metadata and "model_name" not in metadata
     model_name, results = model_index_to_eval_results(metadata["model-index"])
     assert model_name == "model" and {(r.metric_name, r.metric_value) for r in results} == {
-        ("BLEU-4", 0.25),
+        ("BLEU-4", 25.0),
         ("odd score", 2.0),
     }
     assert all(result.task_type == metadata["pipeline_tag"] and result.dataset_name == "scenes" for result in results)
@@ -131,4 +131,26 @@ def test_texts_name_what_recipes_have():
     assert {"scenes", "flickr8k", "flickr30k", "coco", "karpathy", "vqa", "refcoco+", "flickr30k_entities"} <= set(
         DATASETS
     )
-    assert {"bleu4", "true_seen", "vqa_accuracy", "referring_accuracy", "text_to_image_r10"} <= set(METRICS)
+
+
+def test_a_card_says_what_was_scored():
+    run = Run(dataset="vqa", metrics={"vqa_accuracy": 0.5}, split="val2014", num_images=1234)
+    card = model_card(checkpoints()["vqa"].model, "user/model", run)
+    assert "on 1,234 images of the val2014 split of VQA v2" in card.text and "test split" not in card.text
+    assert card.data.eval_results[0].dataset_split == "val2014"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<script>x</script>", "[a](javascript:b)", "a | b\n# c", '"); import os #', "`$x$`"]
+)
+def test_what_others_wrote_is_escaped(hostile, tmp_path):
+    run = Run(dataset=hostile, metrics={hostile: 1.0}, hyperparameters={hostile: hostile}, converted_from=hostile)
+    run.split = hostile
+    for given in (run, Run(converted_from=hostile)):
+        card = model_card(checkpoints()["vse"].model, f"user/{hostile}", given)
+        card.save(tmp_path / "README.md")
+        prose = re.sub("```python\n.*?```", "", card.text, flags=re.DOTALL)
+        assert hostile not in prose and "\n# c" not in prose
+        assert not re.search(r"(?<!\\)(<script|\]\(javascript|\$x)", prose) and "| a | b" not in prose
+        compile(snippet(card), "snippet", "exec")
+        assert "import os" not in [line.strip() for line in snippet(card).split(";")]

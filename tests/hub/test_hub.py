@@ -297,7 +297,7 @@ RESUME = (
     card = ModelCard.load("user/trained")
     card.validate()
     results = {result.metric_name: result for result in card.data.eval_results}
-    assert results["BLEU-1"].metric_value == 0.5 and results["BLEU-1"].dataset_name == "scenes"
+    assert results["BLEU-1"].metric_value == 50.0 and results["BLEU-1"].dataset_name == "scenes"
     assert card.data.license == "apache-2.0" and "| learning rate | 0.05 |" in card.text
     assert "(attention.png)" in card.text and "25.0%" in card.text
     assert 'hf_hub_download("user/trained", "example.png")' in card.text
