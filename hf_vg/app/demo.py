@@ -20,6 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import wraps
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import gradio as gr
@@ -27,6 +32,7 @@ import torch
 from PIL import Image
 
 from ..cli.inputs import ImageInputs
+from ..data.files import atomic_write
 from ..data.images import open_image
 from ..data.scenes import load_scenes
 from ..interpretation import (
@@ -48,6 +54,7 @@ NUM_SCENES = 48
 MAX_TEXT = 2_000  # characters of a text
 MAX_BOXES_TEXT = 200_000  # characters of boxes
 MAX_SENTENCES = 500
+MAX_FILES = 256  # images that were shown last
 
 
 def limited(function: Callable) -> Callable:
@@ -63,7 +70,7 @@ def limited(function: Callable) -> Callable:
         except FutureTimeoutError as error:
             future.cancel()
             raise toast(f"This took longer than {self.time_limit} seconds. Try something smaller.") from error
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise toast(str(error).strip()[:300]) from error
         except MemoryError as error:
             raise toast("This needs more memory than there is. Try something smaller.") from error
@@ -98,6 +105,7 @@ class Demo:
         self.detector = None if detector is None else load_detector(detector, checkpoints.trust_remote_code)
         self.time_limit = time_limit
         self.workers = ThreadPoolExecutor(concurrency, "demo")
+        self.folder, self.files, self.lock = TemporaryDirectory(prefix="hf_vg_"), [], Lock()
         self.images: list[Image.Image] = []
         self.boxes: list[list[list[float]] | None] = []
         self.texts: list[str] = []
@@ -112,6 +120,22 @@ class Demo:
             if not self.images:
                 raise ValueError(f"There are no images in {images_dir!r}.")
             self.boxes, self.texts = [None] * len(self.images), [""] * len(self.images)
+
+    def file(self, image: Image.Image) -> str:
+        """A file of an image. Gradio itself would write the same file anew for each visitor, while others read it."""
+        buffer = BytesIO()
+        image.save(buffer, "PNG")
+        path = Path(self.folder.name, f"{sha256(buffer.getvalue()).hexdigest()}.png")
+        if not path.exists():
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(buffer.getvalue())
+            # Gradio serves a copy of its own, so that the oldest may go.
+            with self.lock:
+                self.files.append(path)
+                old, self.files = self.files[:-MAX_FILES], self.files[-MAX_FILES:]
+            for file in set(old) - set(self.files):
+                file.unlink(missing_ok=True)
+        return str(path)
 
     @limited
     def caption(self, name: str, image: Any, number: float) -> str:
@@ -146,7 +170,7 @@ class Demo:
         for word in minus:
             query = query - word
         hits = space.search(query, vectors, _whole(number, 1, 24))
-        return [(self.images[hit["index"]], f"{hit['score']:.3f}") for hit in hits]
+        return [(self.file(self.images[hit["index"]]), f"{hit['score']:.3f}") for hit in hits]
 
     @limited
     def ground(self, name: str, image: Any, text: str, phrase: str, boxes: str):
@@ -166,7 +190,7 @@ class Demo:
         example = regions_of_words(model, processor, image, text, regions)
         rows = [[round(hit["score"], 3), *(round(side, 1) for side in hit["box"])] for hit in found]
         return (
-            draw_regions(image, found[:1], phrase or text),
+            self.file(draw_regions(image, found[:1], phrase or text)),
             f"The regions are {source}.",
             _frame([{**example, "name": text}], "What words see"),
             rows,

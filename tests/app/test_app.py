@@ -27,6 +27,7 @@ from unittest.mock import MagicMock
 
 import httpx
 import pytest
+from PIL import Image
 from transformers import pipeline
 
 from hf_vg.data import load_scenes
@@ -310,7 +311,8 @@ def test_search_by_sentence_and_by_arithmetic(demo, models):
     found = demo.search(models["space"], "a red circle", None, None, None, 5)
     assert len(found) == 5 and [float(score) for _, score in found] == sorted((float(s) for _, s in found))[::-1]
     found = demo.search(models["space"], "", demo.images[3], "red", "red", 1)
-    assert found[0][0] is demo.images[3] and found[0][1] == "1.000"
+    assert found[0][1] == "1.000"
+    assert Image.open(found[0][0]).tobytes() == demo.images[3].tobytes()  # no JPEG has blurred it
     plus = demo.search(models["space"], "a circle", None, "red, blue", "two", 5)
     assert [score for _, score in plus] != [s for _, s in demo.search(models["space"], "a circle", None, "", "", 5)]
 
@@ -319,7 +321,9 @@ def test_grounding_is_drawn(demo, models, tmp_path):
     boxes = demo.boxes[0]
     drawn, source, frame, rows = demo.ground(models["regions"], demo.images[0], "a red circle", "red", str(boxes))
     assert "<iframe" in frame and sorted(row[1:] for row in rows) == sorted([round(s, 1) for s in b] for b in boxes)
-    assert (255, 90, 31) in set(drawn.getdata()) and source == "The regions are the given boxes."
+    assert (255, 90, 31) in {
+        color for _, color in Image.open(drawn).getcolors(1 << 20)
+    } and source == "The regions are the given boxes."
     _, source, _, rows = demo.ground(models["regions"], demo.images[0], "a red circle", None, None)
     assert len(rows) == 9 and source == "The regions are a 3 x 3 grid."
     detecting = Demo(demo.checkpoints, detector=save_detector(tmp_path))
@@ -364,6 +368,34 @@ def test_uploads_and_queues_are_limited(address):
     config = httpx.get(f"{address}config", timeout=60).json()
     names = {dependency["api_name"] for dependency in config["dependencies"]}
     assert {"caption", "search", "ground", "sentences"} <= names
+
+
+def test_requests_beyond_the_queue_are_refused(models, monkeypatch):
+    """Of 30 requests that come while one is served, five may wait, and the others are told to try again."""
+    release = Event()
+
+    class Slow(Demo):
+        def search(self, *args):
+            release.wait(60)
+            return []
+
+    monkeypatch.setattr(page, "Demo", Slow)
+    flags = {"any_model": False, "port": None, "prevent_thread_lock": True, "quiet": True}
+    app, url, _ = launch([models["space"]], max_queue=5, concurrency=1, **flags)
+    try:
+        (search,) = [d["id"] for d in app.blocks.config["dependencies"] if d["api_name"] == "search"]
+
+        def join(number):
+            body = {"data": [models["space"], "a", None, "", "", 1], "fn_index": search, "session_hash": f"s{number}"}
+            return httpx.post(f"{url}gradio_api/queue/join", json=body, timeout=60)
+
+        answers = [join(number) for number in range(31)]
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert 5 <= len(answers) - len(refused) <= 6
+        assert {answer.status_code for answer in refused} == {503} and "full" in refused[0].text.lower()
+    finally:
+        release.set()
+        app.blocks.close()
 
 
 def test_images_of_a_folder(tmp_path, models):
