@@ -61,9 +61,9 @@ def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
 
 def _load_files(args: CaptionDataArguments) -> DatasetDict:
     say = process_state().print
-    say(f"Found {args.dataset}: {args.data_dir}" if args.data_dir else f"Loading {args.dataset}")
     report = LoadingReport(args.dataset)
     data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
+    say(f"Found {args.dataset}: {args.data_dir or 'on the Hub'}")
     if not report.kinds:  # else it is in the log
         say(report.summary())
     if "train" not in data:

@@ -26,6 +26,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as compute
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -412,8 +413,22 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
         images = images.rename_column(image_column, "image")
     if not isinstance(images.features["image"], Image):
         images = images.cast_column("image", Image())
+    _refuse_addresses(images)
     images = images.add_column("image_id", [str(value) for value in ids]).add_column("captions", captions)
     return images.select_columns(list(CAPTION_FEATURES))
+
+
+def _refuse_addresses(dataset: Dataset) -> None:
+    """`datasets` would ask the network for an image whose path is an address, as soon as somebody looks at it."""
+    column = dataset.data.column("image")
+    is_address = compute.match_substring_regex(compute.struct_field(column, "path"), r"^\w+://")
+    is_address = compute.and_(is_address, compute.is_null(compute.struct_field(column, "bytes")))
+    if addresses := compute.sum(is_address).as_py():
+        row = compute.index(is_address, True).as_py()
+        raise ValueError(
+            f"{addresses:,} images are addresses, and none is fetched: the first, of row {row}, is "
+            f"{column[row]['path'].as_py()!r:.200}. Download the images, and name their files."
+        )
 
 
 def one_caption_a_row(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_words: int | None = None) -> Dataset:

@@ -250,6 +250,11 @@ class TestAddresses:
         stream = stream_captions("parquet", str(tmp_path / "rows.parquet"))
         assert len(list(stream.one_pass())) == 1
         assert "is not within the file" in stream.report.problems[0].reason
+        folder = tmp_path / "dataset"  # as one of the Hub
+        folder.mkdir()
+        (tmp_path / "rows.parquet").rename(folder / "rows.parquet")
+        with pytest.raises(ValueError, match="1 images are addresses, .* row 0, is 'http://127.0.0.1"):
+            load_captions(str(folder))
         for source in sources:
             readable_rows([{"image": source}, {"image": NOISE}])
             with pytest.raises(ValueError, match="cannot be opened"):
