@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-A training step of the grounded sentence encoder on a CPU, as it is and with `torch.nn.LSTM` in the place of its own
+A training step of the grounded sentence encoder on a CPU, as it is and with the plain LSTM in place of its own
 recurrence, which gives the same gradients; side by side in one run. Both leave the optimizer out.
 
 Captions have 7 to 17 words, vectors are the paper's sizes, and the vocabulary is that of Flickr8k.
@@ -85,7 +85,7 @@ def main():
         step(plain=False)
         times = [(step(plain=True), step(plain=False)) for _ in range(arguments.rounds)]
         plain, ours = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"{name:13} {ours:6.2f} s, with nn.LSTM {plain:6.2f} s: {plain / ours:.2f}x")
+        print(f"{name:13} {ours:6.2f} s, with the plain LSTM {plain:6.2f} s: {plain / ours:.2f}x")
 
 
 if __name__ == "__main__":

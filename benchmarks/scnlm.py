@@ -47,7 +47,7 @@ from hf_vg.models.vse_scnlm import (
 )
 
 
-PLAIN = {"encode_alike": kernels_vse_scnlm.encode_each, "number_rows": kernels_vse_scnlm.number_rows_plainly}
+PLAIN = {"encode_alike": kernels_vse_scnlm.encode_each}
 
 
 def make_model() -> VseScnlmForConditionalGeneration:

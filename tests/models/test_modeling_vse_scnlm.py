@@ -41,12 +41,7 @@ from hf_vg.models.vse_scnlm import (
     VseScnlmSpace,
     space_vse_scnlm,
 )
-from hf_vg.models.vse_scnlm.kernels_vse_scnlm import (
-    encode_alike,
-    encode_each,
-    number_rows,
-    number_rows_plainly,
-)
+from hf_vg.models.vse_scnlm.kernels_vse_scnlm import encode_alike, encode_each
 from tests.common import ModelTesterMixin, random_images, run_without_hf_vg
 
 
@@ -525,11 +520,6 @@ def test_beginnings_that_sentences_share_are_read_once(sentence_encoder):
         rows = zip(input_ids.tolist(), lengths.tolist(), strict=True)
         assert sum(reads) == len({tuple(row[:end]) for row, length in rows for end in range(1, length + 1)})
     torch.testing.assert_close(encoded, encode_each(encoder, input_ids, lengths))
-
-
-def test_equal_rows_have_equal_numbers():
-    rows = torch.randint(0, 3, (50, 4), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(number_rows(rows), number_rows_plainly(rows))
 
 
 class TestGeneration:

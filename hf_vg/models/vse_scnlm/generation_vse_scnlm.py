@@ -22,7 +22,7 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput, logging
 
 from .configuration_vse_scnlm import EOS_TAG, PAD_TAG, VseScnlmConfig
-from .kernels_vse_scnlm import encode_alike, first_rows, number_rows
+from .kernels_vse_scnlm import encode_alike
 
 
 class VseScnlmMemory(nn.Module):
@@ -379,6 +379,18 @@ class VseScnlmGenerationMixin(GenerationMixin):
             least = torch.stack([ranked[rows[-1]] for rows in best])
         best = torch.cat(best)
         return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
+
+
+def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
+    """Numbers from 0 on, equal for equal rows."""
+    return torch.unique(rows, dim=0, return_inverse=True)[1]
+
+
+def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:
+    """The first place of each number of [`number_rows`]."""
+    places = torch.arange(len(numbers), device=numbers.device)
+    first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")
+    return first[: int(numbers.max()) + 1]
 
 
 __all__ = ["VseScnlmGenerationMixin"]
