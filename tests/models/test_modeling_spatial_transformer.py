@@ -531,6 +531,20 @@ class TestSpatialTransformerCaptionerModel:
             parameter.requires_grad for parameter in model.model.encoder.image_encoder.backbone.parameters()
         )
 
+    @pytest.mark.parametrize("use_reentrant", [False, True])
+    def test_gradient_checkpointing_of_features_without_gradient(self, use_reentrant):
+        """Features of a frozen backbone take no gradient, and every layer after them still gets its own."""
+        model, inputs = tiny_model(freeze_backbone=True, hidden_size=6, dropout=0.0).train(), tiny_inputs()
+        model(**inputs).loss.backward()
+        expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+        model.zero_grad()
+        model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        outputs = model(**inputs, use_cache=True)
+        assert outputs.past_key_values is None  # it would be written twice
+        outputs.loss.backward()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6, msg=name)
+
     def test_without_backbone_pixels_are_refused(self):
         with pytest.raises(ValueError, match="has no backbone.*image_features"):
             tiny_model(backbone_config=None)(**tiny_inputs())
