@@ -17,8 +17,8 @@ Compute the features of a frozen network once, for every image of a dataset.
     accelerate launch recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
         --features outputs/features
 
-Killed and started again it goes on where it was; with images or networks added it computes what is new. Recipes read
-the features with `--features outputs/features`, and would compute them in the same way.
+If it is killed, run it again to resume. With images or networks added it computes only what is new. Recipes read the
+features with `--features outputs/features`, and would compute them in the same way.
 """
 
 from pathlib import Path

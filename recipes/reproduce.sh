@@ -6,7 +6,7 @@
 # SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, or data_sizes
 # DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
 # WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
-# OUTPUT     gets features, checkpoints and scores: outputs by default. Stopped, the same command goes on from there
+# OUTPUT     gets features, checkpoints and scores: outputs by default. If it is stopped, run it again to resume
 # SEEDS      of vgp: "0 1 2" by default
 # PROCESSES  to train in, one a GPU: 1 by default
 #
@@ -52,7 +52,7 @@ captioner() {  # config, its name in OUTPUT, and other flags
     score_captions "$OUTPUT/$name"
 }
 
-for_cider() {  # name in OUTPUT of what it goes on from, its own, and other flags
+for_cider() {  # name in OUTPUT of the checkpoint to start from, its own, and other flags
     local from=$1 name=$2; shift 2
     train train_captioner self_critical_flickr8k "${FLICKR8K[@]}" "${MIXED[@]}" --checkpoint "$OUTPUT/$from" \
         --output_dir "$OUTPUT/$name" "$@"

@@ -20,6 +20,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 
+from hf_vg import VseScnlmForConditionalGeneration
 from hf_vg.loading import find_checkpoint, load_checkpoint, load_config
 from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space
 
@@ -118,6 +119,13 @@ def test_a_checkpoint_for_another_task_is_refused_and_its_use_named(saved, name,
 @pytest.mark.parametrize(("name", "task"), [("captioner", "captions"), ("space", "search"), ("encoder", "sentences")])
 def test_a_good_checkpoint_is_loaded(saved, name, task):
     assert not load_checkpoint(saved / name, task).training
+
+
+def test_a_head_may_be_new_and_the_base_may_not(saved, tmp_path):
+    model = load_checkpoint(saved / "space", "search", VseScnlmForConditionalGeneration, new_head=True, tags=["NN"])
+    assert torch.isfinite(next(model.decoder.parameters())).all()
+    with pytest.raises(ValueError, match="lacks weights of VseScnlmForConditionalGeneration"):
+        load_checkpoint(saved / "space", "search", VseScnlmForConditionalGeneration, tags=["NN"])
 
 
 class TestDamage:

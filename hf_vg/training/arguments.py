@@ -179,7 +179,7 @@ class VgTrainingArguments(DryRunArguments, TrainingArguments):
                 self.ddp_backend = self.ddp_backend or "gloo"
         super().__post_init__()
         if self.accelerator_config.dispatch_batches is None:
-            # Of a stream each process reads its own rows: batches of different lengths can not be made one and split.
+            # Of a stream each process reads its own rows: batches of different lengths cannot be made one and split.
             self.accelerator_config.dispatch_batches = False
         if self.early_stopping_patience and not self.load_best_model_at_end:
             raise ValueError(

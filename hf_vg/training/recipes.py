@@ -33,7 +33,7 @@ from safetensors import SafetensorError
 from transformers import TrainingArguments, set_seed
 
 from ..data.arguments import CaptionDataArguments
-from ..loading import find_checkpoint
+from ..loading import load_config
 from .arguments import (
     DryRunArguments,
     ModelArguments,
@@ -213,8 +213,8 @@ def _choose_backbone(args: Any) -> None:
 
 def check_paths(args: Any) -> None:
     r"""
-    Checks, before anything is loaded, that the files, folders and checkpoints which arguments name are there, and that
-    their outputs can be written.
+    Checks, before anything is loaded, that the files and folders which arguments name are there, that checkpoints are
+    of the right kind, and that outputs can be written.
 
     Args:
         args:
@@ -225,11 +225,13 @@ def check_paths(args: Any) -> None:
         path = values.get(name)
         if path is not None and not (Path(path).exists() or glob(str(path))):
             raise FileNotFoundError(f"--{name} {path}: there is no such file or folder.")
+    captions_or_regions = "captions" if isinstance(args, CaptionDataArguments) else "regions"
+    tasks = {"checkpoint": captions_or_regions, "space": "search", "model": "sentences"}
     for name in CHECKPOINTS:
         if isinstance(values.get(name), str):  # and not the fields of a new model
             try:
-                find_checkpoint(values[name])
-            except OSError as error:
+                load_config(values[name], tasks.get(name), values["trust_remote_code"])
+            except (OSError, ValueError) as error:
                 raise type(error)(f"--{name}: {error}") from None
     for name in (*OUTPUT_FOLDERS, *OUTPUT_FILES):
         path = values.get(name)

@@ -98,7 +98,7 @@ class SelfCriticalTrainer(VgTrainer):
             do_sample=False,
             num_beams=self.num_candidates,
             num_return_sequences=self.num_candidates,
-            # What is never found can not be unlearnt: it would gather what other words lose.
+            # What is never found cannot be unlearnt: it would gather what other words lose.
             suppress_tokens=[],
         )
         labels = sequences[:, 1:]  # without the start token

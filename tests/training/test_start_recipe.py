@@ -25,6 +25,7 @@ from PIL import Image
 from hf_vg.training import CaptionerArguments, CaptionReportArguments, VgTrainingArguments, run_recipe, start_recipe
 from hf_vg.training.checkpoints import FolderLock
 from hf_vg.training.recipes import check_paths
+from tests.checkpoints import save_captioner, save_space
 from tests.common import ROOT, start_process
 
 
@@ -81,7 +82,7 @@ class TestDefaultsBelongToTheData:
         assert start(*flags, "--data_dir", photos)[0].dataset == "table"
 
     def test_evaluations_take_all_photos(self, photos, tmp_path):
-        (tmp_path / "config.json").write_text("{}")
+        save_captioner(tmp_path)
         flags = ["--data_dir", str(photos), "--checkpoint", str(tmp_path)]
         (args,) = start_recipe((CaptionReportArguments,), CONFIGS / "caption_report_scenes.yaml", args=flags)
         assert (args.dataset, args.num_eval_images, args.num_beams) == ("table", None, None)
@@ -95,14 +96,17 @@ class TestDefaultsBelongToTheData:
         ("eval_data_dir", "none/*.tar", "--eval_data_dir"),
         ("checkpoint", "none", "--checkpoint: there is no folder"),
         ("backbone", "folder", "--backbone: .*no config.json"),
+        ("checkpoint", "space", "--checkpoint: .*space is a vse_scnlm .*does not write captions; use `hf-vg search`"),
         ("features", "file/features", "--features .*is not a folder"),
     ],
 )
 def test_what_is_not_there_is_found_before_anything_is_loaded(tmp_path, argument, value, message):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
+    if value == "space":
+        save_space(tmp_path / "space")
     args = CaptionerArguments(dataset="table" if argument == "data_dir" else None, **{argument: str(tmp_path / value)})
-    with pytest.raises(OSError, match=message):
+    with pytest.raises((OSError, ValueError), match=message):
         check_paths(args)
 
 
