@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 export DATA WEIGHTS OUTPUT SEEDS PROCESSES
 # What `make demo` hands on to the recipe, such as ARGS="--max_steps 20"
 ARGS ?=
-.PHONY: help setup demo app space results test test-all soak check format bench clean
+.PHONY: help setup demo app space results test test-all test-oldest soak check format bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -54,6 +54,11 @@ test-all: setup  ## Run the tests, the slow ones included
 soak: setup  ## Kill a training and a feature extraction 20 times each, and compare the results bit by bit (10 minutes)
 	$(BIN)/python -m tests.soak
 
+test-oldest:  ## Run the fast tests of models, processors and pipelines on the oldest versions that pyproject.toml allows
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e . pytest matplotlib
+	.venv-oldest/bin/python -m pytest -m "not slow" tests/models tests/pipelines/test_image_to_text.py tests/test_auto.py
+
 check: setup  ## Check format, lint, and transformers' modelling conventions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -68,4 +73,4 @@ bench: setup  ## Run the benchmarks, each of which prints ratios
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:  ## Remove the environment and what was made
-	rm -rf $(VENV) outputs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest outputs build *.egg-info .pytest_cache .ruff_cache

@@ -15,9 +15,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -34,8 +36,8 @@ def hub():
         yield hub
 
 
-def run(code: str, hub: Hub, folder: Path, *launcher: str) -> None:
-    """Runs code in a new process that takes `hub` for the Hub, with caches of its own."""
+def start(code: str, hub: Hub, folder: Path, *launcher: str) -> subprocess.Popen:
+    """Starts a new process that takes `hub` for the Hub, with caches of its own."""
     file = folder / "script.py"
     file.write_text(textwrap.dedent(code))
     environment = {
@@ -49,15 +51,20 @@ def run(code: str, hub: Hub, folder: Path, *launcher: str) -> None:
         "OMP_NUM_THREADS": "1",
     }
     environment.pop("HF_HUB_OFFLINE", None)
-    process = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, *launcher, str(file)],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
     )
-    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+
+
+def run(code: str, hub: Hub, folder: Path, *launcher: str) -> None:
+    process = start(code, hub, folder, *launcher)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, printed
 
 
 PUSH = """
@@ -238,6 +245,24 @@ def test_failures_are_told_or_overcome(hub, tmp_path):
     run(FAIL, hub, tmp_path)
     for name in ("recovered-0", "recovered-1", "failed-0", "failed-3"):
         assert load(hub.files(f"user/{name}")["model.safetensors"].content)
+
+
+KILLED = """
+    from tests.hub.checkpoints import checkpoints
+    checkpoints()["vgg"].model.push_to_hub("user/killed")
+"""
+
+
+def test_a_kill_during_the_upload_leaves_nothing_of_it(hub, tmp_path):
+    hub.faults.append(("POST .*/user/killed/commit/", 503, 999))  # the files have arrived; the commit is tried again
+    process = start(KILLED, hub, tmp_path)
+    while process.poll() is None and not any("user/killed/commit" in request for request in hub.requests):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert set(hub.files("user/killed")) == {".gitattributes"}
+    hub.faults.clear()
 
 
 TRAIN = """
