@@ -95,7 +95,7 @@ def open_image(
 def image_problem(source: "str | PathLike | bytes | dict[str, Any]", decode: bool = False) -> str | None:
     r"""
     Says why an image file cannot be used, or `None` if it can. Looks at the header, at the checksums of a PNG and at
-    the end of the file, which is some hundred times faster than decoding. A file that seems to be cut off is decoded.
+    the end of the file, which is several times faster than decoding. A file that seems to be cut off is decoded.
 
     Args:
         source (`str`, `PathLike`, `bytes` or `dict`):
