@@ -111,7 +111,8 @@ def main():
     output_dir = args.output_dir or Path(args.checkpoint) / "report"
     files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples, ranked_by)
     print(files["md"].read_text(encoding="utf-8").split("\n## ")[0])
-    print("The report is " + ", ".join(map(str, files.values())))
+    if not args.dry_run:
+        print("The report is " + ", ".join(map(str, files.values())))
 
 
 if __name__ == "__main__":

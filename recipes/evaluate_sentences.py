@@ -90,7 +90,7 @@ def main():
     encode = concatenate_encoders(*encoders)
 
     if args.data_dir is None:
-        task = scene_phrase_task()
+        task = scene_phrase_task(32, 8) if args.dry_run else scene_phrase_task()
         results = {task.name: evaluate_sentence_task(task, encode, device=args.device)}
     else:
         results = evaluate_sentences(encode, args.data_dir, args.tasks, args.num_folds, args.device)

@@ -48,7 +48,8 @@ def main():
         strict=args.strict,
     )
     shape = tuple(next(iter(cache.values())).shape)
-    process_state().print(f"{len(cache):,} images have features of shape {shape} in {cache.folder}")
+    place = "" if args.dry_run else f" in {cache.folder}"
+    process_state().print(f"{len(cache):,} images have features of shape {shape}{place}")
 
 
 if __name__ == "__main__":

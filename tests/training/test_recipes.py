@@ -218,7 +218,7 @@ DRY = {
 
 # Recipes that train nothing, and what each says at the end.
 DRY_EVALUATIONS = {
-    "evaluate_captioner": "The report is ",
+    "evaluate_captioner": "BLEU-4",
     "evaluate_retrieval": "R@1/5/10",
     "evaluate_sentences": "accuracy",
     "extract_features": "images have features of shape",
