@@ -152,7 +152,10 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         split=escape_markdown(run.split),
         num_images=f"{run.num_images:,} images of " if run.num_images is not None else "",
         converted_from=escape_markdown(run.converted_from) if run.converted_from else None,
-        hyperparameters={escape_markdown(key): escape_markdown(value) for key, value in run.hyperparameters.items()},
+        hyperparameters={
+            escape_markdown(key): value if isinstance(value, int | float) else escape_markdown(value)
+            for key, value in run.hyperparameters.items()
+        },
         metrics={escape_markdown(metric_name(key)): metric_text(key, value) for key, value in metrics.items()},
         limits=about.limits + (f" {dataset.limits}" if dataset is not None and dataset.limits else ""),
         papers=[PAPERS[paper] for paper in about.papers],
