@@ -54,9 +54,8 @@ from .models.vse_scnlm import (
     VseScnlmForConditionalGeneration,
     VseScnlmModel,
     VseScnlmProcessor,
-    VseScnlmSpace,
 )
-from .pipelines import ImageToTextPipeline
+from .pipelines import ImageToTextPipeline, VseScnlmSpace
 
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from typing import Any
 import gradio as gr
 import torch
 from PIL import Image
+from transformers.utils import logging
 
-from ..cli.inputs import ImageInputs
-from ..data.files import atomic_write
+from ..data.files import atomic_write, images_below
 from ..data.images import open_image
 from ..data.scenes import load_scenes
 from ..interpretation import (
@@ -50,6 +50,7 @@ from ..pipelines import caption_settings, load_captioner, load_detector, load_se
 from .checkpoints import Checkpoints, toast
 
 
+logger = logging.get_logger(__name__)
 NUM_SCENES = 48
 MAX_TEXT = 2_000  # characters of a text
 MAX_BOXES_TEXT = 200_000  # characters of boxes
@@ -115,8 +116,11 @@ class Demo:
                 self.boxes.append([obj["box"] for obj in row["objects"]])
                 self.texts.append(row["captions"][0])
         else:
-            inputs = ImageInputs()
-            self.images = [image for _, image in inputs.images(inputs.paths([images_dir]), "Opening images")]
+            for path in images_below(images_dir):
+                try:
+                    self.images.append(open_image(path))
+                except (ValueError, OSError, MemoryError) as error:
+                    logger.warning(f"{path} is left out: {error}")
             if not self.images:
                 raise ValueError(f"There are no images in {images_dir!r}.")
             self.boxes, self.texts = [None] * len(self.images), [""] * len(self.images)

@@ -18,13 +18,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from tqdm.auto import tqdm
 
-from ..data.files import IMAGE_SUFFIXES
+from ..data.files import images_below
 from ..data.images import open_image
 from .output import emit, first_line, printable
 
@@ -54,12 +53,7 @@ class ImageInputs:
             if pattern.startswith(("http://", "https://")) or os.path.isfile(pattern):
                 files, problem = [pattern], ""
             elif os.path.isdir(pattern):
-                files = sorted(
-                    str(path)
-                    for path in Path(pattern).rglob("*")
-                    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
-                )
-                problem = "there are no images in this folder"
+                files, problem = images_below(pattern), "there are no images in this folder"
             elif os.path.exists(pattern):
                 files, problem = [], "it is not a regular file"
             elif glob.has_magic(pattern) and "\0" not in pattern:

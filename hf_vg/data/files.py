@@ -34,6 +34,13 @@ _BYTE_ORDER_MARKS = (
 )
 
 
+def images_below(folder: str | PathLike) -> list[str]:
+    """The image files in a folder and its sub-folders, by their endings, sorted."""
+    return sorted(
+        str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+    )
+
+
 @contextmanager
 def atomic_write(path: str | PathLike) -> Iterator[Path]:
     r"""

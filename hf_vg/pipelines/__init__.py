@@ -14,10 +14,12 @@
 
 from .image_to_text import ImageToTextPipeline
 from .loaders import caption_settings, load_captioner, load_detector, load_sentence_encoder, load_space
+from .vse_space import VseScnlmSpace
 
 
 __all__ = [
     "ImageToTextPipeline",
+    "VseScnlmSpace",
     "caption_settings",
     "load_captioner",
     "load_detector",

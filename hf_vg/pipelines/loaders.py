@@ -27,8 +27,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING
 
 from ..loading import find_checkpoint, load_checkpoint, load_config
-from ..models.vse_scnlm import VseScnlmProcessor, VseScnlmSpace
+from ..models.vse_scnlm import VseScnlmProcessor
 from .image_to_text import ImageToTextPipeline
+from .vse_space import VseScnlmSpace
 
 
 def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:

@@ -26,7 +26,8 @@ from ..data.features import extract_features, process_state
 from ..data.glove import initialize_from_glove
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
-from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor, VseScnlmSpace
+from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
+from ..pipelines import VseScnlmSpace
 from .arguments import DryRunArguments, ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor, config_fields, fill_backbone
 

@@ -278,7 +278,9 @@ def _image_size(image) -> tuple[int, int]:
 
 def _batched(values: Sequence, depth: int) -> list:
     """Makes a list of one of what is one example's; `depth` is how deeply lists of a batch are nested."""
-    values = list(values)
+    values = list(values) if isinstance(values, Sequence) else np.asarray(values).tolist()
+    if depth == 3 and any(not isinstance(value, Sequence | np.ndarray) for value in values):
+        raise ValueError(f"Boxes are lists of four numbers, in a list per image; got {values!r:.80}.")
     inner = next((value for value in values if len(value)), None)
     if inner is None:
         return values

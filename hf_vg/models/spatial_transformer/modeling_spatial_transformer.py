@@ -33,7 +33,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..generation import CaptionGenerationMixin
-from ..image_encoder import ImageEncoder
+from ..image_encoder import ImageEncoder, spare_backbone
 from ..publishing import PublishedModelMixin
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
 from .layers_spatial_transformer import (
@@ -89,6 +89,9 @@ class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrained
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _can_compile_fullgraph = True
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *args, **kwargs):
+        super().set_attn_implementation(spare_backbone(self, attn_implementation), *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):

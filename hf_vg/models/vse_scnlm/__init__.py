@@ -16,4 +16,3 @@ from .configuration_vse_scnlm import *
 from .modeling_scnlm import *
 from .modeling_vse_scnlm import *
 from .processing_vse_scnlm import *
-from .space_vse_scnlm import *

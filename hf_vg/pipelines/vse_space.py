@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from transformers import AutoModel, AutoProcessor
-from transformers.image_utils import load_image
 from transformers.utils import logging
+
+from ..data.images import open_image
 
 
 # Scores that are in memory at a time.
@@ -98,7 +99,7 @@ class VseScnlmSpace:
         def encode(batch):
             if isinstance(batch, torch.Tensor):
                 return self.model.get_image_features(image_features=batch.to(self.model.device))
-            pixels = self.processor(images=[_open(image) for image in batch], return_tensors="pt")
+            pixels = self.processor(images=[open_image(image) for image in batch], return_tensors="pt")
             return self.model.get_image_features(pixels["pixel_values"].to(self.model.device, self.model.dtype))
 
         if isinstance(images, (str, bytes)):
@@ -222,10 +223,6 @@ class VseScnlmSpace:
         return [
             {"index": index, "score": score} for index, score in zip(indices.tolist(), scores.tolist(), strict=True)
         ]
-
-
-def _open(image):
-    return load_image(os.fspath(image)) if isinstance(image, (str, os.PathLike)) else image
 
 
 __all__ = ["VseScnlmQuery", "VseScnlmSpace"]
