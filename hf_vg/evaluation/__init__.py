@@ -11,56 +11,61 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How good captions are, how well images and sentences find each other, and where models look."""
 
-from importlib import import_module
-from typing import Any
-
-
-_MODULES = {
-    "DocumentFrequencies": "captions",
-    "SENTENCE_TASKS": "sentences",
-    "SentenceSplit": "sentences",
-    "SentenceTask": "sentences",
-    "answer_questions": "vgp",
-    "bootstrap": "intervals",
-    "cache_vectors": "sentence_encoders",
-    "caption_intervals": "intervals",
-    "caption_metrics": "captions",
-    "caption_scores": "captions",
-    "concatenate_encoders": "sentence_encoders",
-    "document_frequencies": "captions",
-    "evaluate_sentence_task": "sentences",
-    "evaluate_sentences": "sentences",
-    "grounding_intervals": "intervals",
-    "grounding_metrics": "grounding",
-    "load_sentence_task": "sentences",
-    "make_compute_metrics": "captions",
-    "phrase_box_accuracy": "grounding",
-    "ptb_tokenize": "tokenization",
-    "referring_accuracy": "referring",
-    "resolve_expressions": "vgp",
-    "retrieval_metrics": "retrieval",
-    "retrieval_ranks": "retrieval",
-    "scene_arithmetic_metrics": "retrieval",
-    "scene_caption_metrics": "scenes",
-    "scene_grounding_metrics": "scenes",
-    "scene_phrase_task": "sentences",
-    "sentence_grounding_metrics": "sentence_grounding",
-    "universal_encoder": "sentence_encoders",
-    "vgp_metrics": "vgp",
-    "vqa_accuracy": "vqa",
-    "words_with_boxes": "intervals",
-}
-__all__ = sorted(_MODULES)
+from .captions import DocumentFrequencies, caption_metrics, caption_scores, document_frequencies, make_compute_metrics
+from .grounding import grounding_metrics, phrase_box_accuracy
+from .intervals import bootstrap, caption_intervals, grounding_intervals, words_with_boxes
+from .referring import referring_accuracy
+from .retrieval import retrieval_metrics, retrieval_ranks, scene_arithmetic_metrics
+from .scenes import scene_caption_metrics, scene_grounding_metrics
+from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
+from .sentence_grounding import sentence_grounding_metrics
+from .sentences import (
+    SENTENCE_TASKS,
+    SentenceSplit,
+    SentenceTask,
+    evaluate_sentence_task,
+    evaluate_sentences,
+    load_sentence_task,
+    scene_phrase_task,
+)
+from .tokenization import ptb_tokenize
+from .vgp import answer_questions, resolve_expressions, vgp_metrics
+from .vqa import vqa_accuracy
 
 
-# What one metric imports, the user of another need not wait for.
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = [
+    "DocumentFrequencies",
+    "SENTENCE_TASKS",
+    "SentenceSplit",
+    "SentenceTask",
+    "answer_questions",
+    "bootstrap",
+    "cache_vectors",
+    "caption_intervals",
+    "caption_metrics",
+    "caption_scores",
+    "concatenate_encoders",
+    "document_frequencies",
+    "evaluate_sentence_task",
+    "evaluate_sentences",
+    "grounding_intervals",
+    "grounding_metrics",
+    "load_sentence_task",
+    "make_compute_metrics",
+    "phrase_box_accuracy",
+    "ptb_tokenize",
+    "referring_accuracy",
+    "resolve_expressions",
+    "retrieval_metrics",
+    "retrieval_ranks",
+    "scene_arithmetic_metrics",
+    "scene_caption_metrics",
+    "scene_grounding_metrics",
+    "scene_phrase_task",
+    "sentence_grounding_metrics",
+    "universal_encoder",
+    "vgp_metrics",
+    "vqa_accuracy",
+    "words_with_boxes",
+]
