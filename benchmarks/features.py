@@ -38,7 +38,7 @@ from datasets import Dataset
 from datasets.utils.logging import disable_progress_bar
 from PIL import Image
 from torch.utils.data import DataLoader
-from transformers import CLIPImageProcessor
+from transformers import CLIPImageProcessorPil
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from hf_vg import ShowAttendTellConfig, ShowAttendTellForConditionalGeneration, ShowAttendTellProcessor, VggConfig
@@ -117,7 +117,7 @@ def main() -> None:
         )
         model = ShowAttendTellForConditionalGeneration(config)
         backbone = model.model.encoder.backbone
-        image_processor = CLIPImageProcessor(
+        image_processor = CLIPImageProcessorPil(
             size={"shortest_edge": 256},
             crop_size={"height": 224, "width": 224},
             image_mean=IMAGENET_DEFAULT_MEAN,

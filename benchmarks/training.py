@@ -32,7 +32,7 @@ import tempfile
 from pathlib import Path
 
 from features import draw_photos
-from transformers import CLIPImageProcessor
+from transformers import CLIPImageProcessorPil
 
 from hf_vg import VggBackbone, VggConfig
 from hf_vg.models.vgg.configuration_vgg import VGG_DEPTHS
@@ -90,7 +90,7 @@ def main() -> None:
         (folder / "photos" / "captions.csv").write_text(f"image,caption\n{table}")
         VggBackbone(VggConfig(depths=VGG_DEPTHS["vgg11"])).save_pretrained(folder / "vgg")
         size = {"shortest_edge": 256}
-        CLIPImageProcessor(size=size, crop_size={"height": 224, "width": 224}).save_pretrained(folder / "vgg")
+        CLIPImageProcessorPil(size=size, crop_size={"height": 224, "width": 224}).save_pretrained(folder / "vgg")
 
         flags = ["--dataset", "table", "--data_dir", folder / "photos", "--backbone", folder / "vgg"]
         flags += ["--config", ROOT / "recipes/configs/show_attend_tell_flickr8k.yaml", "--max_length_difference", "5"]

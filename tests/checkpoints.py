@@ -16,7 +16,7 @@
 from pathlib import Path
 
 import torch
-from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
+from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessorPil
 
 from hf_vg import GroundedVisualBertForVGP, ShowAttendTellForConditionalGeneration, VseScnlmModel
 from tests.models import test_modeling_grounded_visual_bert as regions
@@ -66,7 +66,7 @@ def save_detector(folder: Path) -> str:
         patch_size=8, num_detection_tokens=5, num_labels=3,
     )  # fmt: skip
     size = {"shortest_edge": 16, "longest_edge": 16}
-    return _save(YolosForObjectDetection(config), YolosImageProcessor(size=size), folder)
+    return _save(YolosForObjectDetection(config), YolosImageProcessorPil(size=size), folder)
 
 
 def save_encoder(folder: Path) -> str:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 from datasets import DatasetDict
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, PreTrainedModel
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, PreTrainedModel
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.features import load_backbone
@@ -141,7 +141,7 @@ def build_grounded_visual_bert(
             args.backbone, trust_remote_code=trust, size=size, do_center_crop=False
         )
     else:
-        image_processor = CLIPImageProcessor(
+        image_processor = CLIPImageProcessorPil(
             size=size, do_center_crop=False, image_mean=IMAGENET_DEFAULT_MEAN, image_std=IMAGENET_DEFAULT_STD
         )
     if args.text_model is not None:

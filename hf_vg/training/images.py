@@ -16,7 +16,7 @@
 from typing import Any
 
 from torch import nn
-from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProcessor, PreTrainedModel
+from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProcessorPil, PreTrainedModel
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.arguments import CaptionDataArguments
@@ -44,7 +44,9 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
         "image_mean": IMAGENET_DEFAULT_MEAN,
         "image_std": IMAGENET_DEFAULT_STD,
     }
-    return CLIPImageProcessor(**fields | whole)
+    # Not `CLIPImageProcessor`, which warns where torchvision is not installed. Saved files are the same, and
+    # `AutoImageProcessor` loads them with torchvision where there is one.
+    return CLIPImageProcessorPil(**fields | whole)
 
 
 def config_fields(args: CaptionDataArguments) -> tuple[dict[str, Any], nn.Module | None]:

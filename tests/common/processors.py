@@ -18,7 +18,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from transformers import AutoProcessor, CLIPImageProcessor, PreTrainedTokenizerFast, ProcessorMixin
+from transformers import AutoProcessor, CLIPImageProcessorPil, PreTrainedTokenizerFast, ProcessorMixin
 
 from hf_vg.data import train_word_tokenizer
 
@@ -48,8 +48,8 @@ class ProcessorTesterMixin:
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return train_word_tokenizer(WORDS)
 
-    def image_processor(self, **kwargs) -> CLIPImageProcessor:
-        return CLIPImageProcessor(**{"size": {"height": 8, "width": 8}, "do_center_crop": False, **kwargs})
+    def image_processor(self, **kwargs) -> CLIPImageProcessorPil:
+        return CLIPImageProcessorPil(**{"size": {"height": 8, "width": 8}, "do_center_crop": False, **kwargs})
 
     def processor(self, **kwargs) -> ProcessorMixin:
         return self.processor_class(self.image_processor(**kwargs), self.tokenizer())

@@ -16,7 +16,7 @@ from collections import Counter
 import pytest
 import torch
 from datasets import Dataset
-from transformers import CLIPImageProcessor
+from transformers import CLIPImageProcessorPil
 
 from hf_vg.data import CaptionPairCollator, fixed_caption_pairs, train_word_tokenizer
 from hf_vg.data.caption_pairs import image_number
@@ -29,7 +29,7 @@ CAPTIONS = ["a red circle", "one circle", "a round thing in red"]
 
 @pytest.fixture
 def collator():
-    image_processor = CLIPImageProcessor(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    image_processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
     return CaptionPairCollator(SelfAttnGroundedEncoderProcessor(image_processor, train_word_tokenizer(CAPTIONS)))
 
 

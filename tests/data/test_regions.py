@@ -561,13 +561,13 @@ class TestReferring:
 class TestCollators:
     @pytest.fixture
     def setting(self):
-        from transformers import CLIPImageProcessor
+        from transformers import CLIPImageProcessorPil
 
         images = grounded_scenes(load_scenes(4, 0, 0, 32)["train"])
         texts = [c for captions in images["captions"] for c in captions]
         texts += [q["question"] for questions in images["questions"] for q in questions]
         tokenizer = train_wordpiece_tokenizer(texts)
-        image_processor = CLIPImageProcessor(size={"height": 16, "width": 16}, do_center_crop=False)
+        image_processor = CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False)
         return images, GroundedVisualBertProcessor(image_processor, tokenizer)
 
     def test_caption_pairs(self, setting):

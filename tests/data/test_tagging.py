@@ -138,11 +138,11 @@ class TestPairCollator:
         ]
 
     def processor(self, tokenizer):
-        from transformers import CLIPImageProcessor
+        from transformers import CLIPImageProcessorPil
 
         from hf_vg import VseScnlmProcessor
 
-        image_processor = CLIPImageProcessor(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+        image_processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
         return VseScnlmProcessor(image_processor, tokenizer)
 
     def test_draws_captions_of_each_image(self, tokenizer):

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from transformers import CLIPImageProcessor, PreTrainedModel, set_seed
+from transformers import CLIPImageProcessorPil, PreTrainedModel, set_seed
 
 from hf_vg import (
     GroundedVisualBertForQuestionAnswering,
@@ -86,6 +86,6 @@ def checkpoints() -> dict[str, Checkpoint]:
             grounded_visual_bert.tiny_model(GroundedVisualBertModel), bert_processor, "AutoModel"
         ),
         "vgg": Checkpoint(
-            VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 6])), CLIPImageProcessor(), "AutoModel"
+            VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 6])), CLIPImageProcessorPil(), "AutoModel"
         ),
     }

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPImageProcessor
+from transformers import CLIPImageProcessorPil
 
 from hf_vg.data import seen_box
 from hf_vg.interpretation import explanation_html, save_html
@@ -157,7 +157,7 @@ def test_seen_box_is_what_the_processor_keeps(size, options):
     """Of an image whose colours are its coordinates, what is left tells where it was."""
     ys, xs = np.mgrid[: size[1], : size[0]]
     ramp = np.stack([(xs + 0.5) / size[0], (ys + 0.5) / size[1], 0 * xs], axis=-1)
-    processor = CLIPImageProcessor(do_normalize=False, **options)
+    processor = CLIPImageProcessorPil(do_normalize=False, **options)
     image = Image.fromarray(np.rint(255 * ramp).astype(np.uint8))
     pixels = processor(image, return_tensors="pt")["pixel_values"][0].double()
     left, top, right, bottom = seen_box(processor, size)

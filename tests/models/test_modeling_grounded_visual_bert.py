@@ -27,8 +27,8 @@ from transformers import (
     BertConfig,
     BertModel,
     BertTokenizerFast,
-    CLIPImageProcessor,
-    DetrImageProcessor,
+    CLIPImageProcessorPil,
+    DetrImageProcessorPil,
     ResNetBackbone,
     ResNetConfig,
     VisualBertConfig,
@@ -89,7 +89,7 @@ def tiny_model(model_class=GroundedVisualBertForVGP, **kwargs):
 def tiny_processor(tmp_path: Path, **image_kwargs) -> GroundedVisualBertProcessor:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"), model_max_length=20)
-    image_processor = CLIPImageProcessor(size={"height": 8, "width": 8}, do_center_crop=False, **image_kwargs)
+    image_processor = CLIPImageProcessorPil(size={"height": 8, "width": 8}, do_center_crop=False, **image_kwargs)
     return GroundedVisualBertProcessor(image_processor, tokenizer)
 
 
@@ -989,7 +989,7 @@ class TestProcessor:
 
     def test_images_of_different_sizes_are_padded(self, tmp_path):
         processor = tiny_processor(tmp_path)
-        processor.image_processor = DetrImageProcessor(size={"shortest_edge": 16, "longest_edge": 32})
+        processor.image_processor = DetrImageProcessorPil(size={"shortest_edge": 16, "longest_edge": 32})
         images = [Image.new("RGB", (20, 10), "red"), Image.new("RGB", (10, 20), "red")]
         batch = processor(images, ["a", "a"], boxes=[[[0, 0, 9, 9]], [[0, 0, 9, 9]]], return_tensors="pt")
         assert batch["pixel_values"].shape == (2, 3, 32, 32) and batch["pixel_mask"].shape == (2, 32, 32)
@@ -999,7 +999,7 @@ class TestProcessor:
     def test_wrong_things_are_named(self, tmp_path):
         processor, image = tiny_processor(tmp_path), random_images(1)[0]
         with pytest.raises(ValueError, match="do_center_crop=False"):
-            GroundedVisualBertProcessor(CLIPImageProcessor(), processor.tokenizer)
+            GroundedVisualBertProcessor(CLIPImageProcessorPil(), processor.tokenizer)
         with pytest.raises(ValueError, match="phrase 'blue' of example 0 is not in its caption 'a red circle'"):
             processor(image, "a red circle", boxes=[[0, 0, 4, 4]], phrases=[{"text": "blue", "boxes": [0]}])
         with pytest.raises(ValueError, match="example 0 has box 3, but there are 1 boxes"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import AutoModel, AutoModelForPreTraining, AutoProcessor, CLIPImageProcessor, ResNetConfig
+from transformers import AutoModel, AutoModelForPreTraining, AutoProcessor, CLIPImageProcessorPil, ResNetConfig
 
 from hf_vg.data import train_word_tokenizer
 from hf_vg.models.self_attn_grounded_encoder import (
@@ -79,7 +79,7 @@ def tiny_tokenizer():
 
 
 def tiny_processor(image_size: int = 8) -> SelfAttnGroundedEncoderProcessor:
-    image_processor = CLIPImageProcessor(
+    image_processor = CLIPImageProcessorPil(
         size={"shortest_edge": image_size}, crop_size={"height": image_size, "width": image_size}
     )
     return SelfAttnGroundedEncoderProcessor(image_processor, tiny_tokenizer())

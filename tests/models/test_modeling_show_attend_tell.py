@@ -61,9 +61,9 @@ def tiny_config(**kwargs) -> ShowAttendTellConfig:
 
 
 def tiny_processor(image_size: int = 8) -> ShowAttendTellProcessor:
-    from transformers import CLIPImageProcessor
+    from transformers import CLIPImageProcessorPil
 
-    image_processor = CLIPImageProcessor(
+    image_processor = CLIPImageProcessorPil(
         size={"shortest_edge": image_size}, crop_size={"height": image_size, "width": image_size}
     )
     tokenizer = train_word_tokenizer(["a red circle above two blue squares", "some words"], vocab_size=12)

@@ -21,7 +21,7 @@ from transformers import (
     AutoModel,
     AutoModelForImageTextToText,
     AutoProcessor,
-    CLIPImageProcessor,
+    CLIPImageProcessorPil,
     Trainer,
     TrainingArguments,
     pipeline,
@@ -63,7 +63,7 @@ def tiny_config(**kwargs) -> VseScnlmConfig:
 
 
 def tiny_processor(image_size: int = 8) -> VseScnlmProcessor:
-    image_processor = CLIPImageProcessor(
+    image_processor = CLIPImageProcessorPil(
         size={"shortest_edge": image_size}, crop_size={"height": image_size, "width": image_size}
     )
     tokenizer = train_word_tokenizer(["a red circle above two blue squares", "some words"], vocab_size=12)

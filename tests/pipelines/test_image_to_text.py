@@ -30,7 +30,7 @@ from transformers import (
     BlipConfig,
     BlipForConditionalGeneration,
     BlipProcessor,
-    CLIPImageProcessor,
+    CLIPImageProcessorPil,
     VisionEncoderDecoderConfig,
     VisionEncoderDecoderModel,
     ViTConfig,
@@ -182,7 +182,7 @@ def tiny_blip(folder: Path):
     config = BlipConfig(text_config=text, vision_config={**shape, "image_size": 16, "patch_size": 8})
     BlipForConditionalGeneration(config).save_pretrained(folder)
     size = {"height": 16, "width": 16}
-    BlipProcessor(CLIPImageProcessor(size=size, do_center_crop=False), tokenizer).save_pretrained(folder)
+    BlipProcessor(CLIPImageProcessorPil(size=size, do_center_crop=False), tokenizer).save_pretrained(folder)
 
 
 def tiny_vision_encoder_decoder(folder: Path):
@@ -197,7 +197,7 @@ def tiny_vision_encoder_decoder(folder: Path):
     model.generation_config.pad_token_id = 2
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    CLIPImageProcessor(size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(folder)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(folder)
 
 
 @pytest.mark.parametrize("make", [tiny_blip, tiny_vision_encoder_decoder])

@@ -225,7 +225,7 @@ class TestVgp:
 class TestBuilding:
     def test_from_text_weights_backbone_and_cached_features(self, tmp_path):
         """As on real images: BERT's weights, a pretrained backbone, and its features computed once."""
-        from transformers import CLIPImageProcessor
+        from transformers import CLIPImageProcessorPil
 
         from hf_vg import VggBackbone, VggConfig
         from hf_vg.data import train_wordpiece_tokenizer
@@ -238,7 +238,7 @@ class TestBuilding:
         tokenizer.save_pretrained(tmp_path / "bert")
         backbone = VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 6]))
         backbone.save_pretrained(tmp_path / "vgg")
-        CLIPImageProcessor().save_pretrained(tmp_path / "vgg")
+        CLIPImageProcessorPil().save_pretrained(tmp_path / "vgg")
         args = VgpArguments(
             text_model=str(tmp_path / "bert"),
             backbone=str(tmp_path / "vgg"),

@@ -13,7 +13,7 @@
 # limitations under the License.
 import pytest
 from PIL import Image
-from transformers import CLIPImageProcessor
+from transformers import CLIPImageProcessorPil
 
 from hf_vg.data import CaptionDataArguments
 from hf_vg.training.images import build_image_processor
@@ -21,7 +21,7 @@ from hf_vg.training.images import build_image_processor
 
 @pytest.mark.parametrize("with_backbone", [False, True])
 def test_squeezed_images_show_their_edges(tmp_path, with_backbone):
-    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(tmp_path)
+    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(tmp_path)
     args = CaptionDataArguments(image_size=32, backbone=str(tmp_path) if with_backbone else None)
     image = Image.new("RGB", (96, 32), "black")
     image.paste("white", (0, 0, 24, 32))  # left of the middle
