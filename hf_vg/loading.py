@@ -30,7 +30,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     StrictDataclassError,
 )
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
@@ -129,7 +128,9 @@ def load_config(
         _check_json(Path(name, "config.json"))
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # wrong values in a config.json are reported in many ways
         raise ValueError(_without_trust(name_or_path, error)) from error
     architecture = next(iter(config.architectures or []), type(config).__name__)
     if task is None:
@@ -183,12 +184,19 @@ def load_checkpoint(
         model, loaded = model_class.from_pretrained(
             find_checkpoint(name_or_path), trust_remote_code=trust_remote_code, output_loading_info=True, **kwargs
         )
-    except SafetensorError as error:
-        raise ValueError(f"the weights of {name_or_path} are damaged: {error}.") from error
-    except ValueError as error:
+    except OSError:
+        raise
+    except (ValueError, StrictDataclassError) as error:
         raise ValueError(_without_trust(name_or_path, error)) from error
-    except RuntimeError as error:  # transformers' report of weights that do not fit
-        raise ValueError(f"the weights of {name_or_path} do not fit its config.json: {error}") from error
+    except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
+        if isinstance(error, RuntimeError) and "mismatched" in reason:  # transformers has reported them
+            raise ValueError(f"the weights of {name_or_path} do not fit its config.json: {error}") from error
+        if "weights_only" in reason:  # what torch advises then would run the code in a file
+            reason = type(error).__name__
+        raise ValueError(
+            f"the weights of {name_or_path} are damaged, or hold more than tensors ({reason})."
+        ) from error
     check_weights(name_or_path, model, {*loaded["missing_keys"]} - {*may_lack}, new_head)
     return model.eval()
 
@@ -225,8 +233,15 @@ def _check_json(file: Path) -> None:
 
 
 def _without_trust(name_or_path: str | PathLike, error: Exception) -> str:
-    if isinstance(error, StrictDataclassError):  # its second line names the field and what it should be
-        return f"the config of {name_or_path} is wrong. {str(error).splitlines()[-1].strip()}"
+    if isinstance(error, StrictDataclassError):
+        return f"the config of {name_or_path} is wrong: {config_problem(error)}"
     if "trust_remote_code" in str(error):
         return f"{name_or_path} needs code of its own. If you trust its author, give --trust_remote_code."
     return f"{name_or_path} cannot be loaded: {error}"
+
+
+def config_problem(error: StrictDataclassError) -> str:
+    """What a config says of a wrong value, as one sentence with the name of the field."""
+    field = re.match(r"Validation error for field '(.+?)'", str(error))
+    problem = " ".join(str(error.__cause__ or error).split()).rstrip(".")
+    return f"{problem:.300}." if field is None or field[1] in problem else f"{field[1]} {problem:.300}."

@@ -15,15 +15,19 @@
 
 import argparse
 import os
-import pickle
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
+
+
+REAL_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def converter_parser(module: str, description: str, checkpoint_help: str) -> argparse.ArgumentParser:
@@ -33,6 +37,7 @@ def converter_parser(module: str, description: str, checkpoint_help: str) -> arg
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to create")
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: as in the file")
     parser.add_argument("--push_to_hub", metavar="USER/NAME", help="also upload the folder to this repository")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
@@ -44,26 +49,82 @@ def read_state_dict(checkpoint: str | Path, expected: str) -> dict[str, torch.Te
         checkpoint (`str` or `Path`):
             A `.safetensors` file, or one that torch has saved, which is read with `weights_only=True`.
         expected (`str`):
-            What the file should be, for errors.
+            What the file should hold, for errors.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_file():
-        raise FileNotFoundError(f"there is no file {checkpoint}; expected {expected}")
+        problem = f"{checkpoint} is not a regular file" if checkpoint.exists() else f"there is no file {checkpoint}"
+        raise FileNotFoundError(f"{problem}; expected {expected}.")
+    expected = f"expected {expected}, as a `.safetensors` file or a state dict of tensors that torch has saved"
+    with open(checkpoint, "rb") as opened:
+        start = opened.read(24)
     try:
         if checkpoint.suffix == ".safetensors":
             return load_file(checkpoint)
-        state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise ValueError(
-            f"cannot be read as weights: {error}\nExpected a `.safetensors` file, or a `{checkpoint.suffix}` file "
-            "that holds a state dict of tensors and no code."
-        ) from error
+        # torch does not compress. A small compressed file could fill the memory.
+        if zipfile.is_zipfile(checkpoint):
+            with zipfile.ZipFile(checkpoint) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    raise ValueError("it is compressed")
+        with warnings.catch_warnings(action="ignore"):  # about files that are refused anyway
+            state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it asks for the code {code[1]}" if code else f"it begins with {start!r}" if start else "it is empty"
+        raise ValueError(f"{checkpoint} cannot be read as weights: {reason}; {expected}.") from error
     if not isinstance(state_dict, Mapping):
-        raise ValueError(f"holds a {type(state_dict).__name__}; expected a state dict of tensors")
+        raise ValueError(f"{checkpoint} holds a {type(state_dict).__name__}; {expected}.")
     for name, value in state_dict.items():
-        if not isinstance(value, torch.Tensor):
-            raise ValueError(f"`{name}` is a {type(value).__name__}; expected a state dict of tensors")
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(f"{checkpoint}: `{name!s:.100}` is a {type(value).__name__}; {expected}.")
+        if not _is_plain(value):
+            raise ValueError(f"{checkpoint}: `{name:.100}` is not a plain tensor with all its numbers; {expected}.")
     return dict(state_dict)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the file held every number. Of others a few bytes can claim any size."""
+    if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def check_tensors(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], what: str) -> None:
+    r"""
+    Refuses tensors that are not those of a model, before anything is done with them.
+
+    Args:
+        found (`Mapping[str, torch.Tensor]`):
+            The tensors of a file.
+        expected (`Mapping[str, torch.Tensor]`):
+            Tensors of the same names and shapes, which may be without data.
+        what (`str`):
+            What the file should hold.
+    """
+    misshapen = [
+        f"{name} is {list(tensor.shape)} and not {list(expected[name].shape)}"
+        for name, tensor in found.items()
+        if name in expected and tensor.shape != expected[name].shape
+    ]
+    problems = {
+        "Missing": sorted(expected.keys() - found.keys()),
+        "Unexpected": sorted(found.keys() - expected.keys()),
+        "Wrong shape": misshapen,
+        "Not real numbers": sorted(
+            name
+            for name, tensor in found.items()
+            if name in expected and expected[name].is_floating_point() and tensor.dtype not in REAL_NUMBERS
+        ),
+    }
+    if any(problems.values()):
+        told = (f"{problem}: {some(names)}." for problem, names in problems.items() if names)
+        raise ValueError(f"not {what}. {' '.join(told)}")
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of a list for an error."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return str([name[:100] for name in names[:5]]) + more
 
 
 @contextmanager

@@ -28,10 +28,12 @@ import torch
 from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 
+from ..errors import told_in_one_sentence
+from ..loading import check_weights
 from ..models.publishing import upload_folder
 from ..models.vgg.configuration_vgg import VGG_DEPTHS, VggConfig
 from .cards import Run, model_card
-from .conversion import converter_parser, new_folder, read_state_dict
+from .conversion import check_tensors, converter_parser, new_folder, read_state_dict, some
 
 
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
@@ -75,34 +77,26 @@ def convert_torchvision_state_dict(
         expected = ", ".join(f"{count} ({variant})" for count, variant in variants.items())
         raise ValueError(
             f"not a torchvision VGG: it has {num_convolutions} convolutions named `features.N.weight`, expected "
-            f"{expected}. Its tensors are {sorted(features)}"
+            f"{expected}. Its tensors are {some(sorted(features))}."
         )
     variant = variants[num_convolutions]
     use_batch_norm = any(name.endswith(".running_mean") for name in features)
     config = VggConfig(depths=VGG_DEPTHS[variant], use_batch_norm=use_batch_norm)
 
     module_names = dict(_module_names(config))
-    converted, missing, misshapen = {}, [], []
-    for name, expected in _empty_backbone(config).state_dict().items():
+    expected, names = {}, {}
+    for name, tensor in _empty_backbone(config).state_dict().items():
         module_name, _, tensor_name = name.rpartition(".")
         source_name = f"{module_names[module_name]}.{tensor_name}"
-        tensor = features.pop(source_name, None)
-        if tensor is None and tensor_name == "num_batches_tracked":
+        expected[source_name], names[source_name] = tensor, name
+        if tensor_name == "num_batches_tracked":
             # torchvision's older batch-norm files lack this counter; torch's own loader starts it at 0 as well.
-            tensor = torch.zeros((), dtype=torch.long)
-        if tensor is None:
-            missing.append(source_name)
-        elif tensor.shape != expected.shape:
-            misshapen.append(f"{source_name} is {list(tensor.shape)} and not {list(expected.shape)}")
-        else:
-            converted[name] = tensor
-
-    if missing or misshapen or features:
-        raise ValueError(
-            f"not a torchvision {variant}{'_bn' if use_batch_norm else ''}, which its {num_convolutions} convolutions "
-            f"suggest. Missing: {missing}. Unexpected: {sorted(features)}. Wrong shape: {misshapen}."
-        )
-    return config, converted
+            features.setdefault(source_name, torch.zeros((), dtype=torch.long))
+    batch_norm = "_bn" if use_batch_norm else ""
+    check_tensors(
+        features, expected, f"a torchvision {variant}{batch_norm}, which its {num_convolutions} convolutions suggest"
+    )
+    return config, {name: features[source_name] for source_name, name in names.items()}
 
 
 def convert_checkpoint(
@@ -124,15 +118,15 @@ def convert_checkpoint(
     """
     checkpoint = Path(checkpoint)
     with new_folder(output_dir) as folder:
+        tensors = read_state_dict(checkpoint, expected="torchvision's VGG weights")
         try:
-            config, state_dict = convert_torchvision_state_dict(
-                read_state_dict(checkpoint, expected="torchvision's VGG weights")
-            )
+            config, state_dict = convert_torchvision_state_dict(tensors)
         except ValueError as error:
             raise ValueError(f"{checkpoint}: {error}") from error
 
         backbone = _empty_backbone(config)
         backbone.load_state_dict(state_dict, assign=True)
+        check_weights(checkpoint, backbone, missing=())
         backbone.to(dtype)
 
         # torchvision's evaluation transform for these weights.
@@ -157,9 +151,10 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(args)
     dtype = getattr(torch, args.dtype) if args.dtype else None
-    convert_checkpoint(args.checkpoint, args.output_dir, dtype, args.push_to_hub)
-    if args.push_to_hub is not None:
-        upload_folder(args.output_dir, args.push_to_hub, commit_message="Convert torchvision's VGG")
+    with told_in_one_sentence(args.debug):
+        convert_checkpoint(args.checkpoint, args.output_dir, dtype, args.push_to_hub)
+        if args.push_to_hub is not None:
+            upload_folder(args.output_dir, args.push_to_hub, commit_message="Convert torchvision's VGG")
 
 
 if __name__ == "__main__":

@@ -30,16 +30,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, VisualBertConfig, VisualBertModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, VisualBertModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.features import load_backbone
+from ..errors import error_message, told_in_one_sentence
+from ..loading import check_weights, load_checkpoint, load_config
 from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
 from ..models.grounded_visual_bert.modeling_grounded_visual_bert import GroundedVisualBertModel
 from ..models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
 from ..models.publishing import upload_folder
 from .cards import Run, model_card
-from .conversion import converter_parser, new_folder, read_state_dict
+from .conversion import check_tensors, converter_parser, new_folder, read_state_dict, some
 
 
 # Parts of names in the authors' code, and in transformers'.
@@ -48,6 +51,14 @@ RENAMED = (
     ("token_type_embeddings_visual", "visual_token_type_embeddings"),
     ("position_embeddings_visual", "visual_position_embeddings"),
     ("embeddings.projection", "embeddings.visual_projection"),
+)
+# Matrices that tell the sizes of a model, by their names in transformers.
+SIZES_FROM = (
+    "embeddings.word_embeddings.weight",
+    "embeddings.visual_projection.weight",
+    "embeddings.position_embeddings.weight",
+    "embeddings.token_type_embeddings.weight",
+    "encoder.layer.0.intermediate.dense.weight",
 )
 HEAD_SIZE = 64  # of every published BERT and VisualBERT: tensors do not tell
 
@@ -73,40 +84,41 @@ def convert_visual_bert_state_dict(
         name = name.removeprefix("visual_bert.")
         if name.startswith(("embeddings.", "encoder.", "pooler.")) and not name.endswith("position_ids"):
             encoder[name] = tensor
-    words, image = encoder.get("embeddings.word_embeddings.weight"), encoder.get("embeddings.visual_projection.weight")
-    if words is None or image is None:
-        raise ValueError(
-            "not a VisualBERT: it has no word embeddings with a projection of regions beside them. Its tensors are "
-            f"{sorted(state_dict)[:20]}..."
-        )
-    layers = {int(name.split(".")[2]) for name in encoder if name.startswith("encoder.layer.")}
+    sizes_from = {name: encoder.get(name) for name in SIZES_FROM}
+    if any(tensor is None or tensor.ndim != 2 for tensor in sizes_from.values()):
+        lacks = [name for name, tensor in sizes_from.items() if tensor is None or tensor.ndim != 2]
+        raise ValueError(f"not a VisualBERT: it has no matrices {lacks}. Its tensors are {some(sorted(state_dict))}.")
+    words, image, positions, types, inner = sizes_from.values()
     hidden_size = words.shape[1]
     fields = {
         "vocab_size": words.shape[0],
         "hidden_size": hidden_size,
         "visual_embedding_dim": image.shape[1],
-        "num_hidden_layers": len(layers),
+        "num_hidden_layers": len({name.split(".")[2] for name in encoder if name.startswith("encoder.layer.")}),
         "num_attention_heads": max(1, hidden_size // HEAD_SIZE),
-        "intermediate_size": encoder["encoder.layer.0.intermediate.dense.weight"].shape[0],
-        "max_position_embeddings": encoder["embeddings.position_embeddings.weight"].shape[0],
-        "type_vocab_size": encoder["embeddings.token_type_embeddings.weight"].shape[0],
+        "intermediate_size": inner.shape[0],
+        "max_position_embeddings": positions.shape[0],
+        "type_vocab_size": types.shape[0],
     }
+    # Compared without data, as a few bytes can claim sizes that fill the memory.
+    with torch.device("meta"):
+        model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields))
+    check_tensors(encoder, model.state_dict(), "a whole VisualBERT of the sizes that its embeddings have")
     return fields, encoder
 
 
 def read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The configuration's fields and the encoder's tensors of a file, a folder or a name on the Hub."""
     if Path(checkpoint).suffix in (".th", ".pth", ".pt", ".bin", ".safetensors"):
+        tensors = read_state_dict(checkpoint, expected="VisualBERT's weights")
         try:
-            return convert_visual_bert_state_dict(read_state_dict(checkpoint, expected="VisualBERT's weights"))
-        except ValueError as error:
-            raise ValueError(f"{checkpoint}: {error}") from error
-    config = VisualBertConfig.from_pretrained(checkpoint)
+            return convert_visual_bert_state_dict(tensors)
+        except (ValueError, StrictDataclassError) as error:
+            raise ValueError(f"{checkpoint}: {error_message(error)}") from error
+    config = load_config(checkpoint)
     if config.model_type != "visual_bert":
-        raise ValueError(f"{checkpoint} is a {config.model_type}; expected a checkpoint of VisualBERT")
-    model, info = VisualBertModel.from_pretrained(checkpoint, dtype="auto", output_loading_info=True)
-    if info["missing_keys"]:
-        raise ValueError(f"{checkpoint} is not a whole VisualBERT: it lacks {sorted(info['missing_keys'])}")
+        raise ValueError(f"{checkpoint} is a {config.model_type}; expected a checkpoint of VisualBERT.")
+    model = load_checkpoint(checkpoint, model_class=VisualBertModel, dtype="auto")
     fields, state_dict = convert_visual_bert_state_dict(model.state_dict())
     known = GroundedVisualBertConfig.__dataclass_fields__
     return {name: value for name, value in config.to_dict().items() if name in known} | {
@@ -162,12 +174,8 @@ def convert_checkpoint(
                 size=size, do_center_crop=False, image_mean=IMAGENET_DEFAULT_MEAN, image_std=IMAGENET_DEFAULT_STD
             )
         model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields))
-        missing, unexpected = model.load_state_dict(state_dict, strict=False)
-        missing = [key for key in missing if not key.startswith("region_encoder.")]
-        if missing or unexpected:
-            raise ValueError(
-                f"{checkpoint} is not a whole VisualBERT: it lacks {missing}, and has {unexpected} besides"
-            )
+        model.load_state_dict(state_dict, strict=False)  # the region encoder is new
+        check_weights(checkpoint, model, missing=())
         if backbone is not None:
             model.region_encoder.image_encoder.backbone.load_state_dict(network.state_dict())
         model.to(dtype or next(iter(state_dict.values())).dtype)
@@ -192,17 +200,18 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--backbone", help="network to see pixels with: a folder, or a model of the Hub")
     parser.add_argument("--image_size", type=int, default=224, help="of images; default: %(default)s")
     args = parser.parse_args(args)
-    convert_checkpoint(
-        args.checkpoint,
-        args.output_dir,
-        tokenizer=args.tokenizer,
-        backbone=args.backbone,
-        image_size=args.image_size,
-        dtype=getattr(torch, args.dtype) if args.dtype else None,
-        name=args.push_to_hub,
-    )
-    if args.push_to_hub is not None:
-        upload_folder(args.output_dir, args.push_to_hub, commit_message="Convert VisualBERT")
+    with told_in_one_sentence(args.debug):
+        convert_checkpoint(
+            args.checkpoint,
+            args.output_dir,
+            tokenizer=args.tokenizer,
+            backbone=args.backbone,
+            image_size=args.image_size,
+            dtype=getattr(torch, args.dtype) if args.dtype else None,
+            name=args.push_to_hub,
+        )
+        if args.push_to_hub is not None:
+            upload_folder(args.output_dir, args.push_to_hub, commit_message="Convert VisualBERT")
 
 
 if __name__ == "__main__":

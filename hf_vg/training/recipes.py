@@ -27,12 +27,10 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets.exceptions import DatasetsError
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import TrainingArguments, set_seed
 
 from ..data.arguments import CaptionDataArguments
+from ..errors import told_in_one_sentence
 from ..loading import load_config
 from .arguments import (
     DryRunArguments,
@@ -68,11 +66,6 @@ INPUT_PATHS = ("data_dir", "eval_data_dir", "images_dir", "entities_dir", "parap
 CHECKPOINTS = ("checkpoint", "space", "model", "backbone", "text_model", "detector")
 OUTPUT_FOLDERS = ("output_dir", "features")
 OUTPUT_FILES = ("metrics_file", "output", "universal_cache")
-# What a user can cause. Anything else is an error of this package, and shows its traceback.
-USER_ERRORS = (
-    *(ValueError, OSError, ImportError, MemoryError),
-    *(SafetensorError, StrictDataclassError, DatasetsError),
-)
 
 
 def run_recipe(main: Callable[[], None]) -> None:
@@ -84,26 +77,11 @@ def run_recipe(main: Callable[[], None]) -> None:
             The recipe.
     """
     try:
-        main()
-    except USER_ERRORS as error:
-        if len(without_debug(sys.argv)) < len(sys.argv):
-            raise
-        sys.exit(f"error: {error_message(error)}")
+        with told_in_one_sentence(debug=len(without_debug(sys.argv)) < len(sys.argv)):
+            main()
     except KeyboardInterrupt:
         print("\nInterrupted. The same command resumes a training from its last checkpoint.", file=sys.stderr)
         sys.exit(130)
-
-
-def error_message(error: BaseException) -> str:
-    """What an error says, without the traceback that a worker process adds to it."""
-    message = str(error).strip()
-    if "Original Traceback (most recent call last):" in message:
-        message = message.splitlines()[-1].partition(": ")[2]
-    if isinstance(error, OSError) and error.filename is not None:
-        message = f"{error.filename}: {error.strerror}"
-    if isinstance(error, StrictDataclassError):
-        message = message.splitlines()[-1].strip()
-    return message or type(error).__name__
 
 
 def start_recipe(

