@@ -52,7 +52,7 @@ TASKS = {
 _MEANINGS = {
     "captions": ("write captions", "`hf-vg caption` or recipes/evaluate_captioner.py"),
     "search": ("put images and sentences in one space", "`hf-vg search` or recipes/evaluate_retrieval.py"),
-    "sentences": ("encode sentences", "recipes/evaluate_sentences.py"),
+    "sentences": ("encode sentences", "`hf-vg explain --text` or recipes/evaluate_sentences.py"),
     "regions": ("relate words to regions", "`hf-vg ground`"),
 }
 
@@ -81,12 +81,7 @@ def find_checkpoint(name_or_path: str | PathLike) -> str:
         raise NotADirectoryError(f"{name} is a file. Give the folder of a checkpoint.")
     is_hub_name = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) is not None
     if not is_hub_name or ("/" in name and path.parent.is_dir()):
-        beside = [str(file.parent) for file in path.parent.glob("*/config.json")] if path.parent.is_dir() else []
-        nearest = difflib.get_close_matches(str(path), beside, n=1)
-        hint = (
-            f" Did you mean {nearest[0]}?" if nearest else f" There are: {', '.join(sorted(beside))}." * bool(beside)
-        )
-        raise FileNotFoundError(f"there is no folder {name}.{hint}")
+        raise FileNotFoundError(f"there is no folder {name}.{_nearest_checkpoint(path)}")
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return name
     try:
@@ -94,19 +89,34 @@ def find_checkpoint(name_or_path: str | PathLike) -> str:
     except RepositoryNotFoundError:
         raise FileNotFoundError(
             f"there is no folder {name} here, and no public model {name} on the Hub. For a private one, log in with "
-            "`hf auth login`."
+            f"`hf auth login`.{_nearest_checkpoint(path)}"
         ) from None
     except OfflineModeIsEnabled:
         raise FileNotFoundError(
             f"there is no folder {name} here, it is not in the Hugging Face cache, and HF_HUB_OFFLINE forbids to ask "
-            "the Hub."
+            f"the Hub.{_nearest_checkpoint(path)}"
         ) from None
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise FileNotFoundError(
             f"there is no folder {name} here, and the Hub cannot be reached ({type(error).__name__}). Download the "
-            "model where there is a network, and give its folder."
+            f"model where there is a network, and give its folder.{_nearest_checkpoint(path)}"
         ) from None
     return name
+
+
+def _nearest_checkpoint(path: Path) -> str:
+    """A hint for a folder that is not there: the checkpoint beside it, or in `outputs`, with the most similar name."""
+    beside, written = (
+        {file.parent.name: file.parent for file in folder.glob("*/config.json")}
+        for folder in (path.parent, Path("outputs"))
+    )
+    for there in (beside, written):
+        nearest = difflib.get_close_matches(path.name, there, n=1)
+        if nearest:
+            return f" Did you mean {there[nearest[0]]}?"
+    names = sorted(map(str, (beside or written).values()))
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f" There are: {', '.join(names[:5])}{more}." if names else ""
 
 
 def load_config(
@@ -132,7 +142,10 @@ def load_config(
         raise
     except Exception as error:  # wrong values in a config.json are reported in many ways
         raise ValueError(_without_trust(name_or_path, error)) from error
-    architecture = next(iter(config.architectures or []), type(config).__name__)
+    architectures = config.architectures or [type(config).__name__]
+    if not isinstance(architectures, list) or not isinstance(architectures[0], str):
+        raise ValueError(f"the config of {name_or_path} is wrong: architectures must be a list of names.")
+    architecture = architectures[0]
     if task is None:
         return config
     tasks = TASKS.get(architecture)
@@ -237,6 +250,8 @@ def _without_trust(name_or_path: str | PathLike, error: Exception) -> str:
         return f"the config of {name_or_path} is wrong: {config_problem(error)}"
     if "trust_remote_code" in str(error):
         return f"{name_or_path} needs code of its own. If you trust its author, give --trust_remote_code."
+    if not isinstance(error, ValueError):
+        return f"{name_or_path} cannot be loaded: its config.json is wrong ({type(error).__name__}: {error!s:.300})."
     return f"{name_or_path} cannot be loaded: {error}"
 
 

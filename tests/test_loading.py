@@ -61,6 +61,17 @@ class TestFinding:
         with pytest.raises(FileNotFoundError, match=f"Did you mean {saved.name}/captioner?"):
             find_checkpoint(f"{saved.name}/captionr")  # which could be a name on the Hub
 
+    def test_names_are_compared_and_not_paths(self, saved, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "outputs").symlink_to(saved)
+        with pytest.raises(FileNotFoundError, match=r"no folder .*/captoner\. Did you mean outputs/captioner\?$"):
+            find_checkpoint("/a/folder/that/is/not/there/captoner")
+        # Its path is much the same as that of each.
+        with pytest.raises(FileNotFoundError, match=r"There are: .*/captioner, .*/encoder, .*/regions, .*/space\.$"):
+            find_checkpoint(saved / "zzz")
+        with pytest.raises(FileNotFoundError, match=r"no folder a\x00b/c"):
+            find_checkpoint("a\x00b/c")
+
     @pytest.mark.parametrize("name", ["./none", "a/b/c", "/nowhere/at/all", "../x", "a b", ""])
     def test_what_cannot_be_a_name_on_the_hub(self, name):
         with pytest.raises((FileNotFoundError, NotADirectoryError)):
@@ -95,16 +106,24 @@ def test_the_hub_is_asked_once(monkeypatch):
         assert calls == ["somebody/captioner"]
 
 
-def test_offline_is_said():
+def test_offline_is_said(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="HF_HUB_OFFLINE"):
         find_checkpoint("somebody/captioner")
+    (tmp_path / "outputs").symlink_to(saved)
+    with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE.*Did you mean outputs/captioner\?"):
+        find_checkpoint("captioner")  # without the folder that recipes write to
 
 
 @pytest.mark.parametrize(
     ("name", "task", "message"),
     [
         ("space", "captions", "is a vse_scnlm .VseScnlmModel., which does not write captions; use `hf-vg search`"),
-        ("encoder", "captions", "does not write captions; use recipes/evaluate_sentences.py"),
+        (
+            "encoder",
+            "captions",
+            "does not write captions; use `hf-vg explain --text` or recipes/evaluate_sentences.py",
+        ),
         ("regions", "captions", "does not write captions; use `hf-vg ground`"),
         ("captioner", "search", "is a show_attend_tell .*use `hf-vg caption`"),
         ("captioner", "regions", "does not relate words to regions"),
@@ -169,6 +188,27 @@ class TestDamage:
     def test_config(self, captioner, text):
         (captioner / "config.json").write_text(text)
         self.refused(captioner, "config.json|cannot be loaded|do not fit|hidden_size.* expected int")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            *(("hidden_size", value) for value in ("1e12", "1000000000000", "-1", "0", "NaN", '"x"', "[]", "null")),
+            *(("num_labels", value) for value in ("20000000", "-3", '"x"')),
+            *(("architectures", value) for value in ("3", "[[]]", '"x"')),
+            *(("id2label", value) for value in ("3", '"x"')),
+            *(("backbone_config", value) for value in ('{"model_type": "vgg", "hidden_sizes": [-1]}', "3", '"x"')),
+        ],
+    )
+    def test_a_value_out_of_range(self, captioner, field, value):
+        """However transformers reports it, it is one sentence."""
+        file = captioner / "config.json"
+        config = json.loads(file.read_text())
+        file.write_text(json.dumps(config | {field: "?"}).replace('"?"', value))
+        with pytest.raises(ValueError) as error:
+            load_config(captioner)
+        message = str(error.value)
+        assert str(captioner) in message and "\n" not in message and len(message) < 600
+        assert field in message or "hidden_sizes" in message or "config.json is wrong" in message
 
     def test_foreign_code_is_not_run(self, captioner):
         config = json.loads((captioner / "config.json").read_text())

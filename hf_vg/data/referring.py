@@ -13,7 +13,9 @@
 # limitations under the License.
 """RefCOCO, RefCOCO+ and RefCOCOg: expressions that refer to one object of an image."""
 
+import io
 import pickle
+import pickletools
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -101,8 +103,12 @@ def load_referring(folder: str | PathLike, images: str | PathLike, split_by: str
 
 def _read_refs(file: Path) -> list:
     try:
-        with open(file, "rb") as opened:
-            refs = _DataOnlyUnpickler(opened, encoding="latin-1").load()
+        pickled = file.read_bytes()
+        # Python makes room for as many objects as the highest number that a pickle gives one.
+        for opcode, number, _ in pickletools.genops(pickled):
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and number > len(pickled):
+                raise pickle.UnpicklingError(f"it numbers an object {number}, but has only {len(pickled)} bytes")
+        refs = _DataOnlyUnpickler(io.BytesIO(pickled), encoding="latin-1").load()
     # A damaged pickle may raise anything: its opcodes are a small program.
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or "it ends too early"

@@ -236,6 +236,14 @@ def test_checkpoints_are_offered_where_they_serve(demo):
     assert "/no/such/model" not in demo.checkpoints.names
 
 
+def test_a_checkpoint_with_a_config_out_of_range_is_not_offered(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "show_attend_tell", "hidden_size": -1}')
+    assert Checkpoints([str(tmp_path)]).names == []
+    assert "hidden_size must be from 1 to" in capsys.readouterr().err
+    with pytest.raises(gr.Error, match="hidden_size must be from 1 to"):
+        Checkpoints([], any_model=True).load(load_captioner, str(tmp_path))
+
+
 def test_newest_checkpoints_come_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(("outputs/newest", "checkpoints/middle", "outputs/oldest", "outputs/no_checkpoint")):

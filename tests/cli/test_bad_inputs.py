@@ -25,6 +25,15 @@ from tests.checkpoints import save_captioner, save_regions, save_space
 from tests.common import random_images
 
 
+OUT_OF_RANGE = {
+    "huge_config": {"hidden_size": 10**12},
+    "negative_config": {"hidden_size": -1},
+    "nan_config": {"hidden_size": float("nan")},
+    "text_config": {"hidden_size": "x"},
+    "classes_config": {"num_labels": 20_000_000},
+}
+
+
 @pytest.fixture(scope="module")
 def at(tmp_path_factory):
     """A folder with a checkpoint of each kind, a photo, and files of many kinds of wrong."""
@@ -52,6 +61,10 @@ def at(tmp_path_factory):
     (folder / "bad_config" / "config.json").write_text("{")
     (folder / "no_type").mkdir()
     (folder / "no_type" / "config.json").write_text("{}")
+    config = json.loads((folder / "captioner" / "config.json").read_text())
+    for name, fields in OUT_OF_RANGE.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config | fields))
     os.mkfifo(folder / "pipe.png")
     return folder
 
@@ -80,6 +93,11 @@ CASES = [
     ("caption @photo.png --model @no_config", 2, "no config.json"),
     ("caption @photo.png --model @bad_config", 2, "is damaged"),
     ("caption @photo.png --model @no_type", 2, "no_type"),
+    *(
+        (f"{command} --model @{name}", 2, f"{name} (is wrong|cannot be loaded).*{next(iter(fields))}")
+        for name, fields in OUT_OF_RANGE.items()
+        for command in ("caption @photo.png", "search @photo.png --query a")
+    ),
     ("caption @photo.png --model @photo.png", 2, "is a file"),
     ("caption @photo.png --model @missing/checkpoint", 2, "there is no folder"),
     ("caption @photo.png --model ''", 2, "there is no folder|not a checkpoint"),

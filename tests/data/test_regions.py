@@ -483,6 +483,7 @@ class TestReferring:
             *(b"", b"\x80", b"\x80\x63.", b"not a pickle", b"(lp0\n", b"I1", b".", b"0.", b"]K\x01a", b"h\x05."),
             *(b"cos\nsystem\n.", b"N}R.", b"]Nb.", b"(N(t\x93.", b"P1\n.", b"V\\ud8\n.", b"L" + b"9" * 5000 + b"L\n."),
             *(b"\x8e" + b"\xff" * 8 + b".", b"\x95" + b"\xff" * 8 + b"N.", b"Fabc\n.", b"S'a\n.", b"\x82\x01."),
+            *(b"Nr\xff\xff\xff\x0f.", b"Np99999999\n."),  # each would take 4 GB and 1.6 GB
         ],
         ids=str,
     )

@@ -20,8 +20,10 @@ import sys
 import time
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 
+from hf_vg import ShowAttendTellConfig
 from hf_vg.training import CaptionerArguments, CaptionReportArguments, VgTrainingArguments, run_recipe, start_recipe
 from hf_vg.training.checkpoints import FolderLock
 from hf_vg.training.recipes import check_paths
@@ -146,6 +148,12 @@ class TestErrors:
         assert "Traceback" not in stop.value.code
         with pytest.raises(type(error)):
             self.run(error, monkeypatch, "--debug")
+
+    def test_a_config_out_of_range_is_one_sentence(self, monkeypatch):
+        with pytest.raises(StrictDataclassError) as raised:
+            ShowAttendTellConfig(hidden_size=-1)
+        with pytest.raises(SystemExit, match=r"^error: hidden_size must be from 1 to 65,536, got -1\.$"):
+            self.run(raised.value, monkeypatch)
 
     def test_an_error_of_this_package_shows_where_it_is(self, monkeypatch):
         with pytest.raises(KeyError):
