@@ -69,16 +69,16 @@ def read_state_dict(checkpoint: str | Path, expected: str) -> dict[str, torch.Te
         with warnings.catch_warnings(action="ignore"):  # about files that are refused anyway
             state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program
-        code = re.search(r"GLOBAL (\S+)", str(error))
+        code = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
         reason = f"it asks for the code {code[1]}" if code else f"it begins with {start!r}" if start else "it is empty"
         raise ValueError(f"{checkpoint} cannot be read as weights: {reason}; {expected}.") from error
     if not isinstance(state_dict, Mapping):
-        raise ValueError(f"{checkpoint} holds a {type(state_dict).__name__}; {expected}.")
+        raise ValueError(f"{checkpoint} holds an object of type {type(state_dict).__name__}; {expected}.")
     for name, value in state_dict.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise ValueError(f"{checkpoint}: `{name!s:.100}` is a {type(value).__name__}; {expected}.")
+            raise ValueError(f"{checkpoint}: {name!r:.100} is of type {type(value).__name__}; {expected}.")
         if not _is_plain(value):
-            raise ValueError(f"{checkpoint}: `{name:.100}` is not a plain tensor with all its numbers; {expected}.")
+            raise ValueError(f"{checkpoint}: {name!r:.100} is not a plain tensor with all its numbers; {expected}.")
     return dict(state_dict)
 
 

@@ -126,8 +126,8 @@ def convert_checkpoint(
 
         backbone = _empty_backbone(config)
         backbone.load_state_dict(state_dict, assign=True)
-        check_weights(checkpoint, backbone, missing=())
         backbone.to(dtype)
+        check_weights(checkpoint, backbone, missing=())
 
         # torchvision's evaluation transform for these weights.
         image_processor = CLIPImageProcessorPil(

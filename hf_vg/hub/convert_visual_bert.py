@@ -100,9 +100,9 @@ def convert_visual_bert_state_dict(
         "max_position_embeddings": positions.shape[0],
         "type_vocab_size": types.shape[0],
     }
-    # Compared without data, as a few bytes can claim sizes that fill the memory.
+    # Compared without data, as a few bytes can claim sizes that fill the memory. Heads change no shape.
     with torch.device("meta"):
-        model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields))
+        model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields | {"num_attention_heads": 1}))
     check_tensors(encoder, model.state_dict(), "a whole VisualBERT of the sizes that its embeddings have")
     return fields, encoder
 
@@ -112,7 +112,10 @@ def read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, t
     if Path(checkpoint).suffix in (".th", ".pth", ".pt", ".bin", ".safetensors"):
         tensors = read_state_dict(checkpoint, expected="VisualBERT's weights")
         try:
-            return convert_visual_bert_state_dict(tensors)
+            fields, state_dict = convert_visual_bert_state_dict(tensors)
+            if fields["hidden_size"] % fields["num_attention_heads"]:
+                raise ValueError(f"its hidden size {fields['hidden_size']} is not a multiple of {HEAD_SIZE}.")
+            return fields, state_dict
         except (ValueError, StrictDataclassError) as error:
             raise ValueError(f"{checkpoint}: {error_message(error)}") from error
     config = load_config(checkpoint)
@@ -175,10 +178,10 @@ def convert_checkpoint(
             )
         model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields))
         model.load_state_dict(state_dict, strict=False)  # the region encoder is new
-        check_weights(checkpoint, model, missing=())
         if backbone is not None:
             model.region_encoder.image_encoder.backbone.load_state_dict(network.state_dict())
         model.to(dtype or next(iter(state_dict.values())).dtype)
+        check_weights(checkpoint, model, missing=())
 
         source = Path(checkpoint).name if Path(checkpoint).exists() else str(checkpoint)
         eyes = (

@@ -97,16 +97,17 @@ NO_WEIGHTS = {
 }
 # What torch reads, and is no state dict.
 NO_STATE_DICT = {
-    "list": ([torch.zeros(2)], "holds a list"),
-    "tensor": (torch.zeros(3), "holds a Tensor"),
-    "none": (None, "holds a NoneType"),
-    "int": (3, "holds a int"),
-    "nested": ({"state_dict": {"w": torch.zeros(2)}}, "`state_dict` is a dict"),
-    "number among tensors": ({"w": torch.zeros(2), "epoch": 3}, "`epoch` is a int"),
-    "numbered": ({1: torch.zeros(2)}, "`1` is a Tensor"),
-    "repeated number": ({"w": torch.zeros(1).expand(10**6, 10**6)}, "`w` is not a plain tensor"),
-    "no data": ({"w": torch.empty(10**9, 10**9, device="meta")}, "`w` is not a plain tensor"),
-    "sparse": ({"w": torch.zeros(3, 3).to_sparse()}, "`w` is not a plain tensor"),
+    "list": ([torch.zeros(2)], "holds an object of type list"),
+    "tensor": (torch.zeros(3), "of type Tensor"),
+    "none": (None, "of type NoneType"),
+    "int": (3, "of type int"),
+    "nested": ({"state_dict": {"w": torch.zeros(2)}}, "'state_dict' is of type dict"),
+    "number among tensors": ({"w": torch.zeros(2), "epoch": 3}, "'epoch' is of type int"),
+    "escapes": ({"\x1b[2J\n": 3}, r"'\x1b[2J\n' is of type int"),
+    "numbered": ({1: torch.zeros(2)}, "1 is of type Tensor"),
+    "repeated number": ({"w": torch.zeros(1).expand(10**6, 10**6)}, "'w' is not a plain tensor"),
+    "no data": ({"w": torch.empty(10**9, 10**9, device="meta")}, "'w' is not a plain tensor"),
+    "sparse": ({"w": torch.zeros(3, 3).to_sparse()}, "'w' is not a plain tensor"),
 }
 BAD_SAFETENSORS = {
     "empty": b"",
@@ -198,6 +199,17 @@ def change_vgg(change: Callable[[dict], None]) -> dict[str, torch.Tensor]:
 def test_tensors_that_are_not_those_of_a_vgg(change, message, capsys):
     torch.save(change_vgg(change), "vgg.pth")
     assert message in refused(convert_vgg.main, "vgg.pth", capsys)
+
+
+def test_weights_that_another_precision_cannot_hold(tmp_path):
+    torch.save(change_vgg(lambda tensors: tensors["features.0.bias"].fill_(1e5)), "vgg.pth")
+    with pytest.raises(SystemExit, match="not finite, in stages.0.layers.0"):
+        convert_vgg.main(["--checkpoint", "vgg.pth", "--output_dir", "out", "--dtype", "float16"])
+
+
+def test_a_hidden_size_that_heads_do_not_divide(tmp_path, capsys):
+    torch.save(as_the_authors_name_them(visual_bert(hidden_size=200, num_attention_heads=1)), "vqa.th")
+    assert "200 is not a multiple of 64" in refused(convert_visual_bert.main, "vqa.th", capsys)
 
 
 LAYER = "bert.bert.encoder.layer."

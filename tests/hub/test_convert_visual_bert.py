@@ -54,9 +54,9 @@ def tokenizer(tmp_path_factory) -> str:
     return str(folder)
 
 
-def visual_bert(model_class=VisualBertForPreTraining):
+def visual_bert(model_class=VisualBertForPreTraining, **sizes):
     torch.manual_seed(0)
-    return model_class(VisualBertConfig(**SMALL, visual_embedding_dim=7, initializer_range=0.3)).eval()
+    return model_class(VisualBertConfig(**SMALL | sizes, visual_embedding_dim=7, initializer_range=0.3)).eval()
 
 
 def as_the_authors_name_them(model: VisualBertForPreTraining) -> dict[str, torch.Tensor]:
@@ -106,6 +106,13 @@ def test_folders_of_transformers(model_class, tokenizer, tmp_path):
     original.save_pretrained(tmp_path / "theirs")
     main(["--checkpoint", str(tmp_path / "theirs"), "--output_dir", str(tmp_path / "out"), "--tokenizer", tokenizer])
     check(tmp_path / "out", original.base_model)
+
+
+def test_heads_of_a_folder_may_have_any_size(tokenizer, tmp_path):
+    original = visual_bert(VisualBertModel, hidden_size=200, num_attention_heads=4)
+    original.save_pretrained(tmp_path / "theirs")
+    main(["--checkpoint", str(tmp_path / "theirs"), "--output_dir", str(tmp_path / "out"), "--tokenizer", tokenizer])
+    check(tmp_path / "out", original)
 
 
 @pytest.mark.parametrize("kind", ["vgg", "resnet"])
