@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two files of tests at a time, each on one core.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -46,10 +48,10 @@ results: setup  ## Measure a system of RESULTS.md again; recipes/reproduce.sh sa
 	PATH="$(abspath $(BIN)):$$PATH" bash recipes/reproduce.sh $(SYSTEM)
 
 test: setup  ## Run the tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(TEST) -m "not slow"
 
 test-all: setup  ## Run the tests, the slow ones included
-	$(BIN)/python -m pytest
+	$(TEST)
 
 soak: setup  ## Kill a training and a feature extraction 20 times each, and compare the results bit by bit (10 minutes)
 	$(BIN)/python -m tests.soak

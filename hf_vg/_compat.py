@@ -77,13 +77,13 @@ class ResumingMixin:
     No callback can stop the first, as Trainer looks at `should_training_stop` only after a step.
     """
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
-            return
+            return None
         sampler = kwargs["train_dataloader"].batch_sampler
         while sampler is not None:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(kwargs["epoch"])
             sampler = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
-        super()._run_epoch(*args, **kwargs)
+        return super()._run_epoch(*args, **kwargs)

@@ -25,8 +25,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
+from huggingface_hub.utils import httpx
 from PIL import Image, ImageOps, features
 
 

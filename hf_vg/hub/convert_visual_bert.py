@@ -123,7 +123,7 @@ def read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, t
         raise ValueError(f"{checkpoint} is a {config.model_type}; expected a checkpoint of VisualBERT.")
     model = load_checkpoint(checkpoint, model_class=VisualBertModel, dtype="auto")
     fields, state_dict = convert_visual_bert_state_dict(model.state_dict())
-    known = GroundedVisualBertConfig.__dataclass_fields__
+    known = set(GroundedVisualBertConfig.__dataclass_fields__) - {"model_type"}
     return {name: value for name, value in config.to_dict().items() if name in known} | {
         name: value for name, value in fields.items() if name != "num_attention_heads"
     }, state_dict
