@@ -61,9 +61,10 @@ test-oldest:  ## Run the fast tests of models, processors and pipelines on the o
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e . pytest matplotlib
 	.venv-oldest/bin/python -m pytest -m "not slow" tests/models tests/pipelines/test_image_to_text.py tests/test_auto.py
 
-check: setup  ## Check format, lint, and transformers' modelling conventions
+check: setup  ## Check format, lint, types, and transformers' modelling conventions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 	@$(BIN)/python tests/mlinter_rules.py > $(VENV)/mlinter_rules.toml
 	$(BIN)/mlinter --no-progress --rules-toml $(VENV)/mlinter_rules.toml hf_vg/models
 
@@ -75,4 +76,4 @@ bench: setup  ## Run the benchmarks, each of which prints ratios
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:  ## Remove the environment and what was made
-	rm -rf $(VENV) .venv-oldest outputs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest outputs build *.egg-info .mypy_cache .pytest_cache .ruff_cache

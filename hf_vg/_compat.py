@@ -21,7 +21,7 @@ transformers means to be overridden; the same tests list those, and check that t
 
 from typing import TYPE_CHECKING, Any
 
-from transformers import pipelines
+from transformers import PreTrainedModel, pipelines
 from transformers.models.auto import modeling_auto
 
 
@@ -40,7 +40,7 @@ def let_image_to_text_through() -> None:
     pipelines._resolve_deprecated_task = lambda task: task if task == "image-to-text" else resolve(task)
 
 
-def let_pipelines_know(auto_class: type, model_class: type) -> None:
+def let_pipelines_know(auto_class: type, model_class: type[PreTrainedModel]) -> None:
     """
     Adds a model to those that transformers' pipelines say they support.
 
@@ -77,6 +77,9 @@ class ResumingMixin:
     No callback can stop the first, as Trainer looks at `should_training_stop` only after a step.
     """
 
+    state: Any
+    control: Any
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
@@ -86,4 +89,4 @@ class ResumingMixin:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(kwargs["epoch"])
             sampler = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
-        return super()._run_epoch(*args, **kwargs)
+        return super()._run_epoch(*args, **kwargs)  # type: ignore[misc]  # of the Trainer beside this class

@@ -16,7 +16,7 @@
 import difflib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ def load_checkpoint(
     new_head: bool = False,
     trust_remote_code: bool = False,
     may_lack: Collection[str] = (),
-    **kwargs,
+    **kwargs: Any,
 ) -> PreTrainedModel:
     r"""
     Loads a trained model in evaluation mode. One that lacks weights, or whose weights are damaged or not finite, is
@@ -214,7 +214,9 @@ def load_checkpoint(
     return model.eval()
 
 
-def check_weights(name_or_path: str | PathLike, model: PreTrainedModel, missing, new_head: bool = False) -> None:
+def check_weights(
+    name_or_path: str | PathLike, model: PreTrainedModel, missing: Iterable[str], new_head: bool = False
+) -> None:
     r"""
     Refuses a model that lacks weights, or has weights that are not finite.
 

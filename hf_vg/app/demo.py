@@ -62,7 +62,7 @@ def limited(function: Callable) -> Callable:
     """Ends a request after `time_limit` seconds, and makes a toast of what a visitor can cause."""
 
     @wraps(function)
-    def run(self: "Demo", *args):
+    def run(self: "Demo", *args: Any) -> Any:
         future = self.workers.submit(function, self, *args)
         try:
             return future.result(timeout=self.time_limit)
@@ -153,12 +153,14 @@ class Demo:
         names = ["best", *(f"alternative {place}" for place in range(1, number))]
         return _frame([{**record, "name": name} for record, name in zip(records, names, strict=True)], "Captions")
 
-    def _space_and_vectors(self, name: str, trust_remote_code: bool):
+    def _space_and_vectors(self, name: str, trust_remote_code: bool) -> tuple[Any, torch.Tensor]:
         space = load_space(name, trust_remote_code)
         return space, space.encode_images(self.images)
 
     @limited
-    def search(self, name: str, sentence: str, image: Any, plus: str, minus: str, number: float):
+    def search(
+        self, name: str, sentence: str, image: Any, plus: str, minus: str, number: float
+    ) -> list[tuple[str, str]]:
         """The images nearest to a sentence or an image, with words added and taken away."""
         space, vectors = self.checkpoints.load(self._space_and_vectors, name)
         sentence, plus, minus = _text(sentence), _text(plus), _text(minus)
@@ -177,7 +179,9 @@ class Demo:
         return [(self.file(self.images[hit["index"]]), f"{hit['score']:.3f}") for hit in hits]
 
     @limited
-    def ground(self, name: str, image: Any, text: str, phrase: str, boxes: str):
+    def ground(
+        self, name: str, image: Any, text: str, phrase: str, boxes: str
+    ) -> tuple[str, str, str, list[list[float]]]:
         """Which region a phrase names, drawn on the image, and where all words of the text look."""
         model, processor = self.checkpoints.load(load_region_model, name)
         text, phrase = _text(text), _text(phrase)
@@ -201,7 +205,7 @@ class Demo:
         )
 
     @limited
-    def sentences(self, name: str, sentence: str, others: str):
+    def sentences(self, name: str, sentence: str, others: str) -> Any:
         """Which words of a sentence the encoder looks at, and which of other sentences are nearest to it."""
         model, tokenizer = self.checkpoints.load(load_sentence_encoder, name)
         sentence = _text(sentence)

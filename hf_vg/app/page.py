@@ -14,7 +14,7 @@
 """The page of the web demo, and how it is served."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
@@ -140,14 +140,14 @@ def _checkpoint(demo: Demo, task: str) -> gr.Dropdown:
     )
 
 
-def _picker(demo: Demo, *targets: gr.components.Component, values=None) -> None:
+def _picker(demo: Demo, *targets: gr.components.Component, values: Callable[[int], Any] | None = None) -> None:
     gr.Markdown("Or pick one:")
     gallery = gr.Gallery(
         demo.images[:8], show_label=False, columns=4, height=250, format="png", allow_preview=False, buttons=[],
         interactive=False,
     )  # fmt: skip
 
-    def pick(event: gr.SelectData):
+    def pick(event: gr.SelectData) -> Any:
         return values(event.index) if values is not None else demo.images[event.index]
 
     gallery.select(pick, None, list(targets), api_name=False)
@@ -167,7 +167,7 @@ def launch(
     concurrency: int = 2,
     time_limit: int = 60,
     cache_age: int = 3600,
-    **kwargs,
+    **kwargs: Any,
 ) -> Any:
     r"""
     Serves the demo.

@@ -14,6 +14,8 @@
 """`hf-vg caption`."""
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from ..pipelines import caption_settings, load_captioner
 from .arguments import add_generation, positive
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     captioner = load_captioner(args.model, args.trust_remote_code)
     settings = caption_settings(captioner, args.num_captions, args.num_beams)
 
-    def write(images):
+    def write(images: list[Any]) -> Sequence[Any]:
         return captioner(images, batch_size=args.batch_size, **settings)
 
     for path, _, records in inputs.results(write, paths, "Captioning", args.batch_size):

@@ -14,6 +14,8 @@
 """`hf-vg explain`."""
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from ..interpretation import (
     attention_of_sentences,
@@ -108,7 +110,7 @@ def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str])
     captioner = load_captioner(args.model, args.trust_remote_code)
     settings = caption_settings(captioner, num_beams=args.num_beams)
 
-    def write(images):
+    def write(images: list[Any]) -> Sequence[Any]:
         return caption_examples(captioner, images, batch_size=args.batch_size, **settings)
 
     found = inputs.results(write, paths, "Captioning", args.batch_size)
@@ -119,7 +121,7 @@ def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str
     captioner = load_captioner(args.model, args.trust_remote_code)
     caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
 
-    def write(images):
+    def write(images: list[Any]) -> Sequence[Any]:
         return candidate_examples(captioner, images)
 
     found = inputs.results(write, paths, "Captioning", args.batch_size)

@@ -16,7 +16,7 @@
 import glob
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -78,7 +78,7 @@ class ImageInputs:
                 yield path, image
 
     def results(
-        self, function: Callable[[list], Sequence], paths: Iterable[str], description: str, batch_size: int = 1
+        self, function: Callable[[list], Iterable], paths: Iterable[str], description: str, batch_size: int = 1
     ) -> Iterator[tuple[str, Image.Image, Any]]:
         r"""
         Opens images, and applies a function to batches of them. If that fails, also for lack of memory, the images of
@@ -98,7 +98,9 @@ class ImageInputs:
         while batch := list(islice(images, batch_size)):
             yield from self._results(function, batch)
 
-    def _results(self, function, batch):
+    def _results(
+        self, function: Callable[[list], Iterable], batch: list[tuple[str, Image.Image]]
+    ) -> Iterator[tuple[str, Image.Image, Any]]:
         try:
             results = function([image for _, image in batch])
         # torch reports a lack of memory as a RuntimeError.

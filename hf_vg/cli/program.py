@@ -18,6 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 import transformers
 from huggingface_hub.utils import disable_progress_bars
@@ -59,7 +60,7 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         """Prints the error, and not the whole usage."""
         print(f"{self.prog}: error: {first_line(message)} (`{self.prog} --help` shows all arguments)", file=sys.stderr)
         sys.exit(2)
@@ -105,7 +106,7 @@ def hush(quiet: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no error
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that is not UTF-8 is no error
     args = parser().parse_args(argv)
     inputs = ImageInputs(args.quiet)
     try:

@@ -14,7 +14,82 @@
 """Datasets for every task, each with one schema."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:  # the same names once more, for type checkers and editors
+    from .arguments import CaptionDataArguments as CaptionDataArguments
+    from .arguments import CaptionerDataArguments as CaptionerDataArguments
+    from .caption_pairs import CaptionPairCollator as CaptionPairCollator
+    from .caption_pairs import fixed_caption_pairs as fixed_caption_pairs
+    from .caption_rows import captioner_rows as captioner_rows
+    from .caption_rows import grounded_encoder_rows as grounded_encoder_rows
+    from .caption_rows import load_caption_data as load_caption_data
+    from .caption_rows import load_caption_stream as load_caption_stream
+    from .caption_rows import training_captions as training_captions
+    from .caption_rows import unknown_words as unknown_words
+    from .caption_rows import vse_rows as vse_rows
+    from .captions import load_caption_table as load_caption_table
+    from .captions import load_captions as load_captions
+    from .captions import load_coco_captions as load_coco_captions
+    from .captions import load_flickr as load_flickr
+    from .captions import load_karpathy as load_karpathy
+    from .captions import one_caption_a_row as one_caption_a_row
+    from .collators import CaptionCollator as CaptionCollator
+    from .entities import entities_of as entities_of
+    from .entities import grounded_scenes as grounded_scenes
+    from .entities import load_flickr30k_entities as load_flickr30k_entities
+    from .features import FeatureCache as FeatureCache
+    from .features import extract_features as extract_features
+    from .features import load_backbone as load_backbone
+    from .files import atomic_write as atomic_write
+    from .formats import detect_format as detect_format
+    from .glove import GloveReport as GloveReport
+    from .glove import initialize_from_glove as initialize_from_glove
+    from .glove import load_glove as load_glove
+    from .images import image_problem as image_problem
+    from .images import open_image as open_image
+    from .images import readable_rows as readable_rows
+    from .images import seen_box as seen_box
+    from .loading_report import LoadingReport as LoadingReport
+    from .pairs import PairCollator as PairCollator
+    from .paraphrases import load_paraphrases as load_paraphrases
+    from .paraphrases import make_caption_pairs as make_caption_pairs
+    from .paraphrases import nearest_images as nearest_images
+    from .paraphrases import paraphrases_by_image as paraphrases_by_image
+    from .referring import box_iou as box_iou
+    from .referring import load_referring as load_referring
+    from .region_collators import CaptionPairCollatorForVGP as CaptionPairCollatorForVGP
+    from .region_collators import ImageGroupSampler as ImageGroupSampler
+    from .region_collators import QuestionCollator as QuestionCollator
+    from .region_collators import ReferringCollator as ReferringCollator
+    from .region_collators import RegionCollator as RegionCollator
+    from .region_rows import RegionDataArguments as RegionDataArguments
+    from .region_rows import load_grounded_images as load_grounded_images
+    from .region_rows import question_rows as question_rows
+    from .region_rows import referring_rows as referring_rows
+    from .region_rows import region_images as region_images
+    from .region_rows import rows_by_novelty as rows_by_novelty
+    from .region_rows import rows_to_draw as rows_to_draw
+    from .region_rows import training_texts as training_texts
+    from .region_rows import vgp_rows as vgp_rows
+    from .samplers import LengthBatchSampler as LengthBatchSampler
+    from .scenes import caption_is_true as caption_is_true
+    from .scenes import caption_phrases as caption_phrases
+    from .scenes import load_scenes as load_scenes
+    from .streaming import load_webdataset as load_webdataset
+    from .streaming import stream_captions as stream_captions
+    from .tagging import TaggedCaptionCollator as TaggedCaptionCollator
+    from .tagging import tag_captions as tag_captions
+    from .tagging import tag_inventory as tag_inventory
+    from .tagging import tagged_rows as tagged_rows
+    from .tokenizers import special_token_fields as special_token_fields
+    from .tokenizers import train_word_tokenizer as train_word_tokenizer
+    from .tokenizers import train_wordpiece_tokenizer as train_wordpiece_tokenizer
+    from .vqa import answer_scores as answer_scores
+    from .vqa import answer_vocabulary as answer_vocabulary
+    from .vqa import load_vqa as load_vqa
+    from .vqa import normalize_answer as normalize_answer
 
 
 _MODULES = {

@@ -75,7 +75,7 @@ class CaptionDataArguments:
         default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.dataset is not None:
             check_dataset_name(self.dataset)
         if self.data_dir is None:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
@@ -272,7 +273,7 @@ def grounded_encoder_rows(
 
 
 def _features_of(
-    args: CaptionDataArguments, rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, **options
+    args: CaptionDataArguments, rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, **options: Any
 ) -> FeatureCache:
     if not model.config.freeze_backbone:
         raise ValueError("`features` need a frozen backbone: set `--model.freeze_backbone true`.")

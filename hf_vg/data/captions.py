@@ -20,7 +20,7 @@ file and line, see [`LoadingReport`]; with `strict` it is an error.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -363,7 +363,7 @@ def load_captions(
         if data_dir is None:
             raise ValueError("give a `name`, or a `data_dir` to look into")
         name, data_dir, _ = detect_format(data_dir)
-    loaders = {
+    loaders: dict[str, Callable[..., DatasetDict]] = {
         "flickr8k": load_flickr,
         "flickr30k": load_flickr,
         "karpathy": load_karpathy,

@@ -120,7 +120,7 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
             self._places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(tensors["digests"].numpy())}
 
     # A dataset that carries the cache is hashed and sent to workers by pickle: the folder says it all.
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return FeatureCache, (self.folder,)
 
     def __len__(self) -> int:
@@ -171,7 +171,8 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         def add_features(batch: dict[str, list]) -> dict[str, list]:
             digests = batch["image_digest"]
             coins = [False] * len(digests) if mirrored is None else toss(digest.hex() for digest in digests)
-            features = [(mirrored if coin else self)[digest] for coin, digest in zip(coins, digests, strict=True)]
+            caches = (self, self if mirrored is None else mirrored)
+            features = [caches[coin][digest] for coin, digest in zip(coins, digests, strict=True)]
             return {**{name: batch[name] for name in columns}, "image_features": features}
 
         if "image" not in columns:

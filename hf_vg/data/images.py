@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from huggingface_hub.utils import httpx
@@ -182,7 +182,7 @@ def _check_size(image: Image.Image, max_pixels: int, max_aspect_ratio: float) ->
         )
 
 
-def _open_regular_file(path: PathLike):
+def _open_regular_file(path: PathLike) -> BinaryIO:
     # To open a named pipe or a device would wait for ever, or never end.
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
@@ -219,7 +219,7 @@ def _download(address: str, timeout: float, max_bytes: int) -> bytes:
 
 def _seems_whole(image: Image.Image) -> bool:
     """Whether the file ends as one of its format does. The checksums of a PNG are compared too."""
-    file = image.fp
+    file = image.fp  # type: ignore[attr-defined]  # an `ImageFile`, as it was opened
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 12))
     end = file.read()
@@ -238,7 +238,7 @@ def _seems_whole(image: Image.Image) -> bool:
     return False
 
 
-def seen_box(image_processor, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
+def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
     r"""
     The part of an image that a model is given: image processors that crop leave the margins out.
 

@@ -233,16 +233,16 @@ def find_phrase_pairs(
         rng (`random.Random`):
             Draws among equals.
     """
-    found = defaultdict(list)
+    found: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = defaultdict(list)
     for row in paraphrases:
         label = row["label"]
         for one, other, swapped in (
             (row["phrase1"], row["phrase2"], label),
             (row["phrase2"], row["phrase1"], SWAPPED.get(label, label)),
         ):
-            spans = _find(one, first), _find(other, second)
-            if None not in spans:
-                found[spans].append(swapped)
+            span1, span2 = _find(one, first), _find(other, second)
+            if span1 is not None and span2 is not None:
+                found[span1, span2].append(swapped)
     whole = [
         spans for spans in found if not any(other != spans and all(map(_within, spans, other)) for other in found)
     ]
@@ -282,7 +282,9 @@ def _false_captions(
     return []
 
 
-def _pair(row, caption1, caption2, phrases1, phrases2, pairs, label) -> dict[str, Any]:
+def _pair(
+    row: int, caption1: str, caption2: str, phrases1: list, phrases2: list, pairs: list, label: int
+) -> dict[str, Any]:
     length = len(caption1.split()) + len(caption2.split())
     values = (row, caption1, caption2, phrases1, phrases2, pairs, label, length)
     return dict(zip(PAIR_FEATURES, values, strict=True))

@@ -43,7 +43,7 @@ REFERRING_FEATURES = Features(
 class _DataOnlyUnpickler(pickle.Unpickler):
     """Reads lists, dicts, strings and numbers. Anything else in a pickle is code to run: it is refused."""
 
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, but referring expressions are plain data")
 
 
@@ -106,7 +106,7 @@ def _read_refs(file: Path) -> list:
         pickled = file.read_bytes()
         # Python makes room for as many objects as the highest number that a pickle gives one.
         for opcode, number, _ in pickletools.genops(pickled):
-            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and number > len(pickled):
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (number or 0) > len(pickled):
                 raise pickle.UnpicklingError(f"it numbers an object {number}, but has only {len(pickled)} bytes")
         refs = _DataOnlyUnpickler(io.BytesIO(pickled), encoding="latin-1").load()
     # A damaged pickle may raise anything: its opcodes are a small program.

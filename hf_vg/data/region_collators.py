@@ -51,7 +51,7 @@ class RegionCollator:
         self.processor = processor
         self.images = images
 
-    def process(self, rows: Sequence[Mapping[str, Any]], **texts) -> dict[str, torch.Tensor]:
+    def process(self, rows: Sequence[Mapping[str, Any]], **texts: Any) -> dict[str, torch.Tensor]:
         numbers = [row["row"] for row in rows]
         groups = [len(list(group)) for _, group in groupby(numbers)]
         if len(set(groups)) == 1:
@@ -93,7 +93,7 @@ class ImageGroupSampler(Sampler[int]):
         self.seed = seed
         self.epoch = 0
 
-    def set_epoch(self, epoch: int):
+    def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -13,8 +13,9 @@
 # limitations under the License.
 """Images with boxes, and the rows about them that GroundedVisualBert is trained on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,11 @@ def vgp_rows(
         paraphrases = paraphrases_by_image(load_paraphrases(paraphrases_dir))
     rows = {}
     for split, table in images.items():
-        is_true = None
+        is_true: Callable[[int, str], bool] | None = None
         if is_scenes:
             paraphrases = dict(zip(table["image_id"], table["paraphrases"], strict=True))
             features = np.stack([_thumbnail(image) for image in table["image"]])
-            objects = table["objects"][:]
-
-            def is_true(number: int, caption: str, objects: Sequence = objects) -> bool:
-                return caption_is_true(objects[number], caption)
+            is_true = partial(_is_true, table["objects"][:])
         else:
             features = _pooled_features(args, table, model, processor)
         rows[split] = make_caption_pairs(
@@ -146,6 +144,10 @@ def vgp_rows(
             paraphrases_first=not is_scenes,  # most pairs of scenes have some
         )
     return DatasetDict(rows)
+
+
+def _is_true(objects: Sequence, number: int, caption: str) -> bool:
+    return caption_is_true(objects[number], caption)
 
 
 def rows_by_novelty(rows: Dataset, images: Dataset) -> dict[str, Dataset]:
@@ -297,7 +299,9 @@ def _num_images(args: RegionDataArguments, split: str) -> int | None:
     return args.num_train_images if split == "train" else args.num_eval_images
 
 
-def _scene_rows(args: RegionDataArguments, column: str, make_row) -> tuple[DatasetDict, DatasetDict]:
+def _scene_rows(
+    args: RegionDataArguments, column: str, make_row: Callable[..., dict[str, Any]]
+) -> tuple[DatasetDict, DatasetDict]:
     """Scenes, and a row for each item of one of their columns."""
     images = load_grounded_images(args)
     rows = {

@@ -13,7 +13,8 @@
 # limitations under the License.
 """Batches of rows whose captions are of one length, or of near lengths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -106,7 +107,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         return _padding_waste(self.lengths, np.array_split(shuffled, len(self)))
 
 
-def _padding_waste(lengths: np.ndarray, batches) -> float:
+def _padding_waste(lengths: np.ndarray, batches: Iterable[Any]) -> float:
     used = padded = 0
     for batch in batches:
         used += lengths[batch].sum()

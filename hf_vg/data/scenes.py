@@ -121,7 +121,8 @@ MENTIONS = {
 def _nouns(attributes: Attributes, plural: bool) -> list[str]:
     size, color, shape = attributes
     noun = (SHAPES[shape] if plural else shape) if shape else ("objects" if plural else "object")
-    return [" ".join(word for word in (adjective, color, noun) if word) for adjective in SIZES.get(size, (None,))]
+    adjectives = SIZES[size] if size else ("",)
+    return [" ".join(word for word in (adjective, color, noun) if word) for adjective in adjectives]
 
 
 # Every noun and noun phrase of the grammar with its meaning: the generator and the parser read the same tables.
@@ -317,7 +318,11 @@ def _draw(objects: Sequence[Mapping[str, Any]], image_size: int) -> bytes:
     for obj in objects:
         left, top, right, bottom = (int(x * SUPERSAMPLING) for x in obj["box"])
         width, height = right - left - 1, bottom - top - 1  # PIL paints the last coordinate too
-        style = {"fill": COLORS[obj["color"]], "outline": OUTLINE, "width": image_size * SUPERSAMPLING // 64}
+        style: dict[str, Any] = {
+            "fill": COLORS[obj["color"]],
+            "outline": OUTLINE,
+            "width": image_size * SUPERSAMPLING // 64,
+        }
         if obj["shape"] == "circle":
             draw.ellipse((left, top, left + width, top + height), **style)
         else:
@@ -384,7 +389,7 @@ class _Scene:
         if form == "relation":
             pair = sorted(self.by_salience(self.identifiable)[:2])
             phrases = [self.phrase(index, unique=True) for index in pair]
-            form = self.relation(*pair)
+            form = self.relation(*pair) or form
         else:
             number = len(self.objects)
             wanted = self.rng.randint(1, 2) if form == "there" else 2
@@ -429,7 +434,7 @@ class _Scene:
 
     def present_and_absent(self) -> tuple[Attributes, Attributes]:
         """A description that fits something here, and the same with one word changed, which fits nothing."""
-        values = {"size": SIZES, "color": COLORS, "shape": SHAPES}
+        values: dict[str, dict] = {"size": SIZES, "color": COLORS, "shape": SHAPES}
         while True:
             present = self.rng.choice(list(self.denotations))
             key = self.rng.choice([key for key in values if getattr(present, key)])

@@ -220,7 +220,7 @@ def _readable(rows: Dataset, decode: bool, report: LoadingReport) -> Dataset:
             texts.append(captions)
             ids.append(row["__key__"])
         else:
-            report.skip(_place(row), None, reason)
+            report.skip(_place(row) or report.name, None, reason)
     rows = rows.select_columns(column).select(kept)
     rows = rows if column == "image" else rows.rename_column(column, "image")
     return rows.add_column("image_id", ids).add_column("captions", texts)

@@ -19,6 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -26,7 +27,7 @@ import torch
 from datasets import Dataset
 from datasets.utils import tqdm
 from pyarrow import feather
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .files import atomic_write
 from .scenes import COLORS, DETERMINERS, SHAPES, SIZES
@@ -102,7 +103,7 @@ def tag_inventory(tags: Iterable[Sequence[str]]) -> list[str]:
 def tagged_rows(
     captions: Sequence[str],
     tags: Sequence[Sequence[str]],
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     inventory: Sequence[str],
     content_embeds: torch.Tensor | None = None,
 ) -> Dataset:
@@ -180,7 +181,7 @@ def _scene_tag(word: str, caption: str) -> str:
     return SCENE_TAGS[word.lower()]
 
 
-def _load_tagger(name: str):
+def _load_tagger(name: str) -> Any:
     try:
         import spacy
     except ImportError:
@@ -200,7 +201,7 @@ def _load_tagger(name: str):
     return nlp
 
 
-def _tag(words: list[list[str]], nlp) -> list[list[str]]:
+def _tag(words: list[list[str]], nlp: Any) -> list[list[str]]:
     from spacy.tokens import Doc
 
     documents = nlp.pipe((Doc(nlp.vocab, words=row) for row in words), batch_size=256)

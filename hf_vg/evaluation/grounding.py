@@ -21,7 +21,9 @@ import numpy as np
 GROUNDING_METRICS = ("pointing", "mass", "average_precision", "pointing_center", "pointing_random")
 
 
-def box_mask(boxes: Sequence[Sequence[float]], image_size: tuple[float, float], grid: tuple[int, int]) -> np.ndarray:
+def box_mask(
+    boxes: Sequence[Sequence[float]] | np.ndarray, image_size: tuple[float, float], grid: tuple[int, int]
+) -> np.ndarray:
     r"""
     Which cells of a grid over the image have their centre in a box.
 
@@ -47,7 +49,7 @@ def box_mask(boxes: Sequence[Sequence[float]], image_size: tuple[float, float], 
 
 
 def attention_mass(
-    attention: np.ndarray, boxes: Sequence[Sequence[float]], image_size: tuple[float, float]
+    attention: np.ndarray, boxes: Sequence[Sequence[float]] | np.ndarray, image_size: tuple[float, float]
 ) -> np.ndarray:
     r"""
     The share of attention that lies in each box, every cell of the map being spread evenly over its area.

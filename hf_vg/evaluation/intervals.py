@@ -82,7 +82,7 @@ def caption_intervals(
     references: Sequence[Sequence[str]],
     metrics: Iterable[str] = ("bleu", "rouge", "cider", "diversity"),
     true: Sequence[bool] | None = None,
-    **bootstrap_kwargs,
+    **bootstrap_kwargs: Any,
 ) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
     r"""
     [`caption_metrics`] with confidence intervals.
@@ -169,7 +169,7 @@ def grounding_intervals(
     captions: Sequence[Mapping[str, Any]],
     seen: Sequence[Sequence[float]],
     image_sizes: Sequence[tuple[int, int]],
-    **bootstrap_kwargs,
+    **bootstrap_kwargs: Any,
 ) -> dict[str, dict[str, float]]:
     r"""
     [`grounding_metrics`] of the nouns of captions, with confidence intervals over images.

@@ -15,6 +15,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -188,7 +189,7 @@ def with_ones(features: torch.Tensor) -> torch.Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, batch_size: int):
+def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, batch_size: int) -> Any:
     """
     The steps of an epoch: for each a slice of `order` that holds the batches of all `folds`, and which of its rows
     belong to the batch of each fold, of shape `(len(is_train), rows)`.
@@ -212,7 +213,7 @@ class Adam:
         self.square = torch.zeros_like(weights)
         self.steps = torch.zeros(len(weights), 1, 1, dtype=torch.double, device=weights.device)
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, idle: torch.Tensor):
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, idle: torch.Tensor) -> Any:
         """Changes `weights` in place, except those of `idle` classifiers; `gradient` serves as scratch memory."""
         any_idle = bool(idle.any())  # at most at the last step of an epoch
         if any_idle:
@@ -227,5 +228,5 @@ class Adam:
             for tensor, values in zip((weights, self.mean, self.square), before, strict=True):
                 tensor[idle] = values
 
-    def keep(self, which: torch.Tensor):
+    def keep(self, which: torch.Tensor) -> None:
         self.mean, self.square, self.steps = self.mean[which], self.square[which], self.steps[which]

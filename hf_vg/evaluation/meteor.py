@@ -29,6 +29,7 @@ import threading
 import zipfile
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 from transformers.utils import logging
@@ -76,13 +77,13 @@ class MeteorJar:
     ```
     """
 
-    def __init__(self):
-        if not meteor_java_available():
+    def __init__(self) -> None:
+        jar = _jar_path()
+        if jar is None or not meteor_java_available():
             raise RuntimeError(
                 "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which brings its jar. Without "
                 'them, use the metric "meteor_python", which leaves out paraphrases.'
             )
-        jar = _jar_path()
         # A file, since a pipe that nobody reads would stop Java once full.
         self._stderr = tempfile.TemporaryFile()
         self._lock = threading.Lock()
@@ -93,6 +94,8 @@ class MeteorJar:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
         )
+        # Both are pipes, as asked for.
+        self._stdin, self._stdout = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
 
     @property
     def alive(self) -> bool:
@@ -119,32 +122,32 @@ class MeteorJar:
         with self._lock:
             # Closing its input is how it is told to end. It may have ended already.
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+                self._stdin.close()
             try:
                 self._process.wait(timeout=CLOSE_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            self._process.stdout.close()
+            self._stdout.close()
             self._stderr.close()
 
     def __enter__(self) -> "MeteorJar":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _ask(self, *fields: str) -> str:
         try:
-            self._process.stdin.write(" ||| ".join(fields).encode() + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(" ||| ".join(fields).encode() + b"\n")
+            self._stdin.flush()
         except BrokenPipeError:
             pass  # Java has ended: its missing answer says so.
         return self._answer()
 
     def _answer(self) -> str:
         # Java that has ended gives an end of file here, so this does not wait for ever.
-        line = self._process.stdout.readline().decode().strip()
+        line = self._stdout.readline().decode().strip()
         if line[:1].isdigit():
             return line
         self._process.kill()
@@ -246,11 +249,11 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
 
     # Quality (exact matches, minus chunks that have ended, minus distance), words taken as bits, the word that would
     # go on with the open chunk, matches.
-    beam = [((0, 0, 0), 0, None, ())]
+    beam: list[tuple[tuple[int, int, int], int, int | None, tuple]] = [((0, 0, 0), 0, None, ())]
     for other_position, choices in enumerate(options):
         choices.sort(key=lambda choice: choice[1])
         certain = len(choices) == 1 and num_options[choices[0][0]] == 1
-        successors = []
+        successors: list[tuple[tuple[int, int, int], int, int | None, tuple]] = []
         for (exact, chunks, distance), taken, expected, matches in beam:
             for position, stage in choices:
                 if not taken >> position & 1:
@@ -264,7 +267,7 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
                 successors.append(((exact, chunks - (expected is not None), distance), taken, None, matches))
         beam = sorted(successors, key=lambda state: state[0], reverse=True)[:BEAM_SIZE]
 
-    def with_last_chunk(state):
+    def with_last_chunk(state: tuple) -> tuple[int, int, int]:
         (exact, chunks, distance), _, expected, _ = state
         return exact, chunks - (expected is not None), distance
 
@@ -328,7 +331,7 @@ def _table_pairs(name: str) -> list[tuple[str, str]]:
 @cache
 def _jar_path() -> Path | None:
     package = importlib.util.find_spec("pycocoevalcap")
-    for folder in package.submodule_search_locations if package else ():
+    for folder in (package.submodule_search_locations if package else None) or ():
         jar = Path(folder) / "meteor" / "meteor-1.5.jar"
         if jar.is_file():
             return jar

@@ -15,6 +15,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 
@@ -26,7 +27,7 @@ _NUMBERS_AT_A_TIME = 1 << 20
 def retrieval_metrics(
     image_embeds: torch.Tensor,
     text_embeds: torch.Tensor,
-    image_of_text: Sequence[int] | torch.Tensor | None = None,
+    image_of_text: Sequence[int] | torch.Tensor | np.ndarray | None = None,
     top_k: Sequence[int] = (1, 5, 10),
     folds: int = 1,
 ) -> dict[str, float]:
@@ -38,7 +39,7 @@ def retrieval_metrics(
             Image vectors, of unit length where cosines are wanted.
         text_embeds (`torch.Tensor` of shape `(sentences, size)`):
             Sentence vectors.
-        image_of_text (`Sequence[int]` or `torch.Tensor` of shape `(sentences,)`, *optional*):
+        image_of_text (`Sequence[int]`, `torch.Tensor` or `np.ndarray` of shape `(sentences,)`, *optional*):
             The image that each sentence describes. By default each image has equally many, in its order.
         top_k (`Sequence[int]`, *optional*, defaults to `(1, 5, 10)`):
             The k's of recall at k.
@@ -79,7 +80,7 @@ def retrieval_metrics(
 def retrieval_ranks(
     image_embeds: torch.Tensor,
     text_embeds: torch.Tensor,
-    image_of_text: Sequence[int] | torch.Tensor | None = None,
+    image_of_text: Sequence[int] | torch.Tensor | np.ndarray | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     Ranks of the right answers, beginning at 0, without the matrix of all scores in memory.
@@ -94,7 +95,7 @@ def retrieval_ranks(
             Image vectors.
         text_embeds (`torch.Tensor` of shape `(sentences, size)`):
             Sentence vectors.
-        image_of_text (`Sequence[int]` or `torch.Tensor` of shape `(sentences,)`, *optional*):
+        image_of_text (`Sequence[int]`, `torch.Tensor` or `np.ndarray` of shape `(sentences,)`, *optional*):
             The image that each sentence describes. By default each image has equally many, in its order.
 
     Returns:
@@ -205,7 +206,9 @@ def _exact_scores(images: torch.Tensor, texts: torch.Tensor, image: torch.Tensor
 
 
 def _image_of_text(
-    image_embeds: torch.Tensor, text_embeds: torch.Tensor, image_of_text: Sequence[int] | torch.Tensor | None
+    image_embeds: torch.Tensor,
+    text_embeds: torch.Tensor,
+    image_of_text: Sequence[int] | torch.Tensor | np.ndarray | None,
 ) -> torch.Tensor:
     num_images, num_texts = len(image_embeds), len(text_embeds)
     if image_embeds.dim() != 2 or text_embeds.dim() != 2 or image_embeds.shape[1] != text_embeds.shape[1]:

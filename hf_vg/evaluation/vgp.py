@@ -29,7 +29,9 @@ from ..models.grounded_visual_bert.functional_grounded_visual_bert import (
 
 
 @torch.no_grad()
-def vgp_metrics(model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Callable, batch_size: int = 32):
+def vgp_metrics(
+    model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Callable, batch_size: int = 32
+) -> dict[str, float]:
     r"""
     Scores a [`GroundedVisualBertForVGP`].
 
@@ -53,7 +55,7 @@ def vgp_metrics(model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], colla
     """
     right, total = Counter(), Counter()
 
-    def add(name: str, is_right: torch.Tensor):
+    def add(name: str, is_right: torch.Tensor) -> None:
         right[name] += int(is_right.sum())
         total[name] += is_right.numel()
 

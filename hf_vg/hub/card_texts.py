@@ -13,7 +13,7 @@
 # limitations under the License.
 """What cards say of each model, dataset and paper."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class About(NamedTuple):
@@ -41,7 +41,7 @@ _CAPTIONER_LIMITS = (
     "It writes what its training captions make likely, and may name things that are not there. A map shows where the "
     "model looked when it chose a word, which is not always where the thing is."
 )
-_GROUNDED = {
+_GROUNDED: dict[str, Any] = {
     "tags": ("visual-grounding", "attention-supervision"),
     "papers": ("samaran2021", "li2019"),
     "figure_text": "Words of captions, and the regions that the model attends to for each.",

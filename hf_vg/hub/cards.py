@@ -107,7 +107,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         tags=["hf_vg", config.model_type, *about.tags, *([tags] if isinstance(tags, str) else tags or [])],
         datasets=[run.dataset] if dataset is not None and dataset.on_hub else None,
         base_model=run.base_model,
-        metrics=sorted({METRICS[key].kind for key in indexed if key in METRICS}) or None,
+        metrics=sorted({METRICS[key].kind or "" for key in indexed if key in METRICS}) or None,
         model_name=title,
         eval_results=[
             EvalResult(
@@ -165,8 +165,10 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
 
 
 def _dataset_about(dataset: str | None) -> DatasetAbout | None:
-    if dataset is None or dataset in DATASETS:
-        return DATASETS.get(dataset)
+    if dataset is None:
+        return None
+    if dataset in DATASETS:
+        return DATASETS[dataset]
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) is not None
     shown = escape_markdown(dataset)
     text = f"[{shown}](https://huggingface.co/datasets/{quote(dataset)})" if on_hub else f"{shown}."

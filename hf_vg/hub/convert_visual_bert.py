@@ -84,11 +84,10 @@ def convert_visual_bert_state_dict(
         name = name.removeprefix("visual_bert.")
         if name.startswith(("embeddings.", "encoder.", "pooler.")) and not name.endswith("position_ids"):
             encoder[name] = tensor
-    sizes_from = {name: encoder.get(name) for name in SIZES_FROM}
-    if any(tensor is None or tensor.ndim != 2 for tensor in sizes_from.values()):
-        lacks = [name for name, tensor in sizes_from.items() if tensor is None or tensor.ndim != 2]
+    lacks = [name for name in SIZES_FROM if name not in encoder or encoder[name].ndim != 2]
+    if lacks:
         raise ValueError(f"not a VisualBERT: it has no matrices {lacks}. Its tensors are {some(sorted(state_dict))}.")
-    words, image, positions, types, inner = sizes_from.values()
+    words, image, positions, types, inner = (encoder[name] for name in SIZES_FROM)
     hidden_size = words.shape[1]
     fields = {
         "vocab_size": words.shape[0],

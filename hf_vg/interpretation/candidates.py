@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def caption_candidates(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int = 3, **inputs
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int = 3, **inputs: Any
 ) -> list[list[dict[str, Any]]]:
     r"""
     The best captions of images or vectors. To be drawn by [`plot_candidates`] and [`save_html`].

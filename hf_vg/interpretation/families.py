@@ -57,7 +57,7 @@ class Family:
 
 # The image tokens of an image, as grids that each cover all of it: `(height, width)` of places among the tokens.
 # A model that sees the image whole and in tiles has two grids. -1 stands where there is no token.
-Layout = list[torch.LongTensor]
+Layout = list[torch.Tensor]
 
 
 def family_of(model: PreTrainedModel) -> Family:
@@ -72,7 +72,7 @@ def family_of(model: PreTrainedModel) -> Family:
     return FAMILIES[model_type]
 
 
-def grid(height: int, width: int, first: int = 0) -> torch.LongTensor:
+def grid(height: int, width: int, first: int = 0) -> torch.Tensor:
     """Tokens row by row, from the one numbered `first`."""
     return first + torch.arange(height * width).view(height, width)
 
@@ -121,7 +121,7 @@ def leading_tokens(vision: PreTrainedConfig) -> int:
     return LEADING_TOKENS[vision.model_type]
 
 
-def one_per_row(layout: Callable[[PreTrainedConfig, dict[str, Any]], Layout]):
+def one_per_row(layout: Callable[[PreTrainedConfig, dict[str, Any]], Layout]) -> Any:
     """For models that see one image per row, all of one size."""
     return lambda config, inputs, row: [layout(config, inputs)]
 
@@ -134,7 +134,7 @@ def llava(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[La
     return [[grid(side, side, image * per_image + first)] for image in range(images)]
 
 
-def square(side: Callable[[PreTrainedConfig], int]):
+def square(side: Callable[[PreTrainedConfig], int]) -> Any:
     """For models whose images, or tiles, each have `side` x `side` tokens and nothing else."""
 
     def layout(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:

@@ -15,13 +15,19 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 
-def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None):
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_attention(
+    examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None
+) -> "Figure":
     r"""
     Draws each image, and beside it the image under the map of each word of its caption.
 
@@ -65,7 +71,7 @@ def plot_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], pa
     return figure
 
 
-def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | None = None):
+def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
     r"""
     Draws each image, and beside it the captions that a model considered for it, with the tag below each word.
 
@@ -107,7 +113,7 @@ def drawable(text: str) -> str:
     return str(text).replace("\n", " ").encode(errors="replace").decode()
 
 
-def axes_grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs):
+def axes_grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs: Any) -> tuple[Any, Any]:
     """A figure of axes that are not drawn themselves."""
     try:
         from matplotlib.figure import Figure

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -44,7 +45,7 @@ class AttentionCall:
     """
 
     attention: dict[str, torch.Tensor] = field(default_factory=dict)
-    queries: torch.LongTensor | None = None
+    queries: torch.Tensor | None = None
 
 
 class AttentionRecord:
@@ -79,7 +80,7 @@ class AttentionRecord:
         self._wanted = queries
         self._owner = threading.get_ident()
         self._embedded: torch.Tensor | None = None  # ids that were embedded since the last pass
-        self._columns: torch.LongTensor | None = None  # (rows, image tokens), -1 where a row has fewer
+        self._columns: torch.Tensor | None = None  # (rows, image tokens), -1 where a row has fewer
         self._ids: torch.Tensor | None = None  # of the last pass
         self._keys = 0  # of all passes that a cache has kept
         self._is_open = self._has_cache = False
@@ -88,11 +89,15 @@ class AttentionRecord:
         # Gradient checkpointing recomputes in a thread of autograd's, which Python did not start.
         return threading.get_ident() == self._owner or isinstance(threading.current_thread(), threading._DummyThread)
 
-    def begin(self, arguments: dict[str, Any]):
+    def begin(self, arguments: dict[str, Any]) -> None:
         """A forward pass begins: of a new run, or of the next token of a generation."""
         cache, ids = arguments.get("past_key_values"), arguments.get("decoder_input_ids")
         if ids is None:
             ids = self._embedded if arguments.get("input_ids") is None else arguments["input_ids"]
+        if ids is None:
+            raise ValueError(
+                "Attention is recorded only where a model is called with token ids, and not with `inputs_embeds`."
+            )
         is_next = cache.get_seq_length() > 0 if cache is not None else self._is_longer(ids)
         if not (self.calls and is_next):
             self.calls, self.patches, self._embedded_patches, self._keys = [], self._embedded_patches, {}, 0
@@ -103,7 +108,7 @@ class AttentionRecord:
         self._ids, self._embedded, self._is_open, self._has_cache = ids, None, True, cache is not None
         self.calls.append(AttentionCall())
 
-    def embed(self, ids: torch.Tensor):
+    def embed(self, ids: torch.Tensor) -> None:
         """For writers that are called with embeddings: the ids that were embedded before."""
         self._embedded = ids
 
@@ -114,17 +119,17 @@ class AttentionRecord:
         before = set(map(tuple, self._ids.tolist()))
         return all(tuple(row[:-1]) in before for row in ids.tolist())
 
-    def end(self, *hook_arguments):
+    def end(self, *hook_arguments: Any) -> None:
         """The forward pass has ended."""
         if self.is_for_this_thread():
             self._is_open = False
 
-    def queries(self, length: int, device: torch.device) -> torch.LongTensor:
+    def queries(self, length: int, device: torch.device) -> torch.Tensor:
         """The positions of a pass that are kept: in a generation the last, whose token is about to be chosen."""
         only_last = self._wanted == "last" or (self._wanted == "auto" and self._has_cache)
         return torch.arange(length - 1 if only_last else 0, length, device=device)
 
-    def store(self, module: nn.Module, attention: torch.Tensor, queries: torch.LongTensor):
+    def store(self, module: nn.Module, attention: torch.Tensor, queries: torch.Tensor) -> None:
         """Takes the attention of the kept queries to all keys, and keeps that to the image."""
         if module in self.patch_modules:
             (self.patches if self._is_open else self._embedded_patches)[self.patch_modules[module]] = attention
@@ -211,7 +216,7 @@ def _matching(model: PreTrainedModel, pattern: str, layers: Sequence[int] | None
     return dict(found)
 
 
-def _places(is_image: torch.Tensor) -> torch.LongTensor:
+def _places(is_image: torch.Tensor) -> torch.Tensor:
     """The positions of image tokens in each row, padded with -1."""
     if not is_image.any():
         raise ValueError("There is no image token in these inputs: the text must have a place for the image.")
@@ -219,26 +224,28 @@ def _places(is_image: torch.Tensor) -> torch.LongTensor:
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
-def _hook_inputs(module: nn.Module, record: AttentionRecord):
+def _hook_inputs(module: nn.Module, record: AttentionRecord) -> RemovableHandle:
     names = list(inspect.signature(module.forward).parameters)
 
-    def hook(module, args, kwargs):
+    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if record.is_for_this_thread():
             record.begin({**dict(zip(names, args, strict=False)), **kwargs})
 
     return module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def _hook_tokens(embeddings: nn.Module, record: AttentionRecord):
-    def hook(module, args):
+def _hook_tokens(embeddings: nn.Module, record: AttentionRecord) -> RemovableHandle:
+    def hook(module: nn.Module, args: tuple) -> None:
         if record.is_for_this_thread():
             record.embed(args[0])
 
     return embeddings.register_forward_pre_hook(hook)
 
 
-def _hook_attention(module: nn.Module, record: AttentionRecord, returned: Callable[[Any], torch.Tensor]):
-    def hook(module, args, output):
+def _hook_attention(
+    module: nn.Module, record: AttentionRecord, returned: Callable[[Any], torch.Tensor]
+) -> RemovableHandle:
+    def hook(module: nn.Module, args: tuple, output: Any) -> None:
         if record.is_for_this_thread():
             attention = returned(output)
             queries = record.queries(attention.shape[2], attention.device)
@@ -254,7 +261,9 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def _recorded_interface(model: PreTrainedModel, modules: Sequence[nn.Module], record: AttentionRecord):
+def _recorded_interface(
+    model: PreTrainedModel, modules: Sequence[nn.Module], record: AttentionRecord
+) -> Iterator[None]:
     """Has the sub-models of these modules attend through [`_attend_and_record`]."""
     configs = {id(module.config) for module in modules}
     owners = []
@@ -291,11 +300,25 @@ def _recorded_interface(model: PreTrainedModel, modules: Sequence[nn.Module], re
                     _IMPLEMENTATIONS[owner] = before, count - 1
 
 
-def _attend_with_sdpa(module, query, key, value, attention_mask, **kwargs):
+def _attend_with_sdpa(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> Any:
     return _attend_and_record(ALL_ATTENTION_FUNCTIONS["sdpa"], module, query, key, value, attention_mask, **kwargs)
 
 
-def _attend_eagerly(module, query, key, value, attention_mask, **kwargs):
+def _attend_eagerly(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> Any:
     eager = sys.modules[type(module).__module__].eager_attention_forward
     return _attend_and_record(eager, module, query, key, value, attention_mask, **kwargs)
 
@@ -307,7 +330,15 @@ AttentionMaskInterface.register("recorded_sdpa", sdpa_mask)
 AttentionMaskInterface.register("recorded_eager", eager_mask)
 
 
-def _attend_and_record(attend, module, query, key, value, attention_mask, **kwargs):
+def _attend_and_record(
+    attend: Callable,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> Any:
     output = attend(module, query, key, value, attention_mask, **kwargs)
     for record in _RECORDS.get(module, ()):
         if record.is_for_this_thread():
@@ -323,12 +354,12 @@ def attention_of(
     query: torch.Tensor,
     key: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    queries: torch.LongTensor,
+    queries: torch.Tensor,
     scaling: float | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
     position_bias: torch.Tensor | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> torch.Tensor:
     """The probabilities of some queries, of shape `(rows, heads, queries, keys)`, as eager attention has them."""
     length, keys = query.shape[2], key.shape[2]

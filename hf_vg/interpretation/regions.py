@@ -219,7 +219,9 @@ def ground_phrase(
     return [{"box": in_pixels[i].tolist(), "score": float(scores[i])} for i in order]
 
 
-def _look(model, processor, image, text, boxes) -> tuple[dict, tuple[torch.Tensor, ...], torch.Tensor | None]:
+def _look(
+    model: PreTrainedModel, processor: ProcessorMixin, image: Any, text: str, boxes: Any
+) -> tuple[dict, tuple[torch.Tensor, ...], Any]:
     if not text.strip():
         raise ValueError("The text is empty: there are no words to look for.")
     regions = {} if boxes is None else {"boxes": [boxes]}

@@ -15,7 +15,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,10 @@ from transformers import PreTrainedModel
 from ..data.images import open_image
 from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
 from .figures import axes_grid, drawable
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def word_to_region_attention(
@@ -95,7 +99,7 @@ def region_examples(
 
 def plot_regions(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None, columns: int = 8
-):
+) -> "Figure":
     r"""
     Draws each image, and beside it for each word the image lit where the word looks: a region is as bright as its
     share of the word's attention.

@@ -15,13 +15,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from .figures import drawable
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @torch.no_grad()
@@ -64,7 +68,9 @@ def attention_of_sentences(
     return examples
 
 
-def plot_sentence_attention(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None):
+def plot_sentence_attention(
+    examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None
+) -> "Figure":
     r"""
     Draws a sentence as columns and the attention rows as rows, and below them their mean.
 

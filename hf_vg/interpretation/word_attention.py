@@ -105,7 +105,7 @@ def word_maps(
 
 
 def caption_examples(
-    captioner: "Pipeline", images: Sequence[Image.Image], names: Sequence[str] | None = None, **kwargs
+    captioner: "Pipeline", images: Sequence[Image.Image], names: Sequence[str] | None = None, **kwargs: Any
 ) -> list[list[dict[str, Any]]]:
     r"""
     Captions images, and gathers what shows where the captioner looked: what [`plot_attention`] and [`save_html`] draw.

@@ -77,7 +77,7 @@ def word_maps(
     return found
 
 
-def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[torch.Tensor, torch.LongTensor]:
+def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
     The attention to the image behind each generated token, along the winning beams.
 
@@ -103,7 +103,7 @@ def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[
     return steps.permute(0, 2, 3, 1, 4), beams[:, 0].cpu()
 
 
-def generated_ids(record: AttentionRecord, outputs: ModelOutput) -> torch.LongTensor:
+def generated_ids(record: AttentionRecord, outputs: ModelOutput) -> torch.Tensor:
     """The ids of the generated tokens, without those of the prompt."""
     beams = getattr(outputs, "beam_indices", None)
     return outputs.sequences[:, -(len(record.calls) if beams is None else beams.shape[1]) :]
@@ -124,7 +124,7 @@ def layout_of(
     return layouts[image]
 
 
-def grid_by_hand(grid: tuple[int, int], weights: torch.Tensor) -> torch.LongTensor:
+def grid_by_hand(grid: tuple[int, int], weights: torch.Tensor) -> torch.Tensor:
     height, width = grid
     if height * width != weights.shape[-1]:
         raise ValueError(f"A grid of {height} x {width} does not hold {weights.shape[-1]} image tokens.")

@@ -13,6 +13,8 @@
 # limitations under the License.
 """Rows of all processes in one batch, for losses whose negatives come from everywhere."""
 
+from typing import Any
+
 import torch
 
 
@@ -23,13 +25,13 @@ class GatherRows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
         gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
         torch.distributed.all_gather(gathered, rows.contiguous())
         return torch.cat(gathered)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.contiguous()
         torch.distributed.all_reduce(gradient)
         return gradient.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]

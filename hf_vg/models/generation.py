@@ -13,6 +13,8 @@
 # limitations under the License.
 """`generate` of the captioners that encode an image once and write one word after the other."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import GenerationMixin
@@ -28,7 +30,7 @@ class CaptionGenerationMixin(GenerationMixin):
     word.
     """
 
-    def generate(self, inputs: torch.Tensor | None = None, *args, **kwargs) -> GenerateOutput | torch.LongTensor:
+    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> GenerateOutput | torch.Tensor:
         prompts = kwargs.pop("input_ids", None)
         prompts = kwargs.pop("decoder_input_ids", prompts)
         if prompts is None:
@@ -48,7 +50,7 @@ class CaptionGenerationMixin(GenerationMixin):
         for length in sorted({len(row) for row in rows}):
             chosen = [index for index, row in enumerate(rows) if len(row) == length]
             part = images[[index * len(images) // len(rows) for index in chosen]]
-            arguments = {"inputs": part} if name is None else {name: part}
+            arguments = {name or "inputs": part}
             prompt = torch.stack([rows[index] for index in chosen])
             generated = super().generate(*args, **arguments, decoder_input_ids=prompt, **kwargs)
             if not isinstance(generated, torch.Tensor):
@@ -59,7 +61,7 @@ class CaptionGenerationMixin(GenerationMixin):
         pad = self.config.pad_token_id
         return torch.cat([nn.functional.pad(rows, (0, longest - rows.shape[1]), value=pad) for rows in captions])
 
-    def _beginning(self, words: torch.LongTensor) -> torch.LongTensor:
+    def _beginning(self, words: torch.Tensor) -> torch.Tensor:
         """The start token, and a prompt without its end."""
         start, eos = self.config.decoder_start_token_id, self.config.eos_token_id
         if len(words) and words[0] == start:
@@ -68,7 +70,13 @@ class CaptionGenerationMixin(GenerationMixin):
             words = words[:-1]
         return nn.functional.pad(words, (1, 0), value=start)
 
-    def prepare_inputs_for_generation(self, input_ids, next_sequence_length=None, past_key_values=None, **kwargs):
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         seen_tokens = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
         if next_sequence_length is None and seen_tokens < input_ids.shape[1]:
             # A cache that `generate` was given has read the beginning already.
@@ -77,12 +85,16 @@ class CaptionGenerationMixin(GenerationMixin):
             input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
         )
 
-    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
+    def _prepare_model_inputs(
+        self, inputs: torch.Tensor | None, bos_token_id: torch.Tensor | None, model_kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, str | None, dict[str, Any]]:
         if inputs is None and model_kwargs.get("image_features") is not None:
             return model_kwargs.pop("image_features"), "image_features", model_kwargs
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
 
-    def _expand_inputs_for_generation(self, is_encoder_decoder: bool = True, encoder_outputs=None, **kwargs):
+    def _expand_inputs_for_generation(
+        self, is_encoder_decoder: bool = True, encoder_outputs: Any | None = None, **kwargs: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
         input_ids, model_kwargs = super()._expand_inputs_for_generation(is_encoder_decoder=False, **kwargs)
         return input_ids, {**model_kwargs, "encoder_outputs": encoder_outputs}
 

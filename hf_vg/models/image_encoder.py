@@ -29,7 +29,7 @@ class RenamedBackbone(WeightRenaming):
 
     __slots__ = ()
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(r"(?<!image_encoder\.)backbone\.", "image_encoder.backbone.")
 
     def reverse_transform(self) -> WeightRenaming:
@@ -83,7 +83,7 @@ class ImageEncoder(nn.Module):
             )
         self.train(self.training)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> "ImageEncoder":
         super().train(mode)
         if self.backbone is not None and self.frozen:
             # Batch statistics and dropout stay as pretrained. `from_pretrained` makes new parameters and then calls
@@ -92,7 +92,7 @@ class ImageEncoder(nn.Module):
         return self
 
     def forward(
-        self, pixel_values: torch.FloatTensor | None = None, image_features: torch.FloatTensor | None = None
+        self, pixel_values: torch.Tensor | None = None, image_features: torch.Tensor | None = None
     ) -> torch.Tensor:
         r"""
         Args:
@@ -118,7 +118,7 @@ class ImageEncoder(nn.Module):
             feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, D, H, W)
         return feature_map.mean(dim=(2, 3)) if self.pooled else feature_map.permute(0, 2, 3, 1)
 
-    def check(self, image_features: torch.FloatTensor) -> torch.FloatTensor:
+    def check(self, image_features: torch.Tensor) -> torch.Tensor:
         size = self.feature_size
         if self.pooled:
             ranks, shapes = (2,), f"(batch, {size})"

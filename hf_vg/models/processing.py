@@ -13,9 +13,12 @@
 # limitations under the License.
 """What processors share: the standard keyword arguments, batches of texts, and captions as labels."""
 
+import os
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
 from transformers.feature_extraction_utils import BatchFeature
+from transformers.image_utils import ImageInput
 from transformers.processing_utils import ImagesKwargs, ProcessingKwargs, ProcessorMixin, TextKwargs, Unpack
 
 from .publishing import PublishedProcessorMixin
@@ -26,13 +29,13 @@ _OTHER_TEXTS = {"text_pair", "text_target", "text_pair_target"}
 _ONLY_CHAT = {"return_mm_token_type_ids", "return_text_replacement_offsets"}
 
 
-class PaddedTextKwargs(ProcessingKwargs, total=False):
+class PaddedTextKwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a `TypedDict`
     """By default texts are padded to the longest, and cut to the tokenizer's `model_max_length`."""
 
     _defaults = {"text_kwargs": {"padding": True, "truncation": True, "return_token_type_ids": False}}
 
 
-class PaddedPairKwargs(ProcessingKwargs, total=False):
+class PaddedPairKwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a `TypedDict`
     """The same for pairs of texts, whose tokens have a type. The longer text of a pair is cut first."""
 
     _defaults = {"text_kwargs": {"padding": True, "truncation": "longest_first"}}
@@ -43,11 +46,13 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
 
     valid_processor_kwargs = PaddedTextKwargs
 
-    def __init__(self, image_processor=None, tokenizer=None, **kwargs):
+    def __init__(
+        self, image_processor: Any | None = None, tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any
+    ):
         super().__init__(image_processor, tokenizer, **kwargs)
 
     def __call__(
-        self, images=None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
+        self, images: ImageInput | None = None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
     ) -> BatchFeature:
         r"""
         Makes `pixel_values` from `images`, and `input_ids` and `attention_mask` from `text`: padded to the longest,
@@ -83,7 +88,9 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
     def model_input_names(self) -> list[str]:
         return [*self.image_processor.model_input_names, "input_ids", "attention_mask"]
 
-    def save_pretrained(self, save_directory, push_to_hub: bool = False, **kwargs):
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
         # Else the tokenizer would be saved with the `max_length` of its last call, as a default from then on.
         self.tokenizer.backend_tokenizer.no_truncation()
         self.tokenizer.backend_tokenizer.no_padding()
@@ -135,7 +142,7 @@ class CaptionProcessor(ImageAndTextProcessor):
     """
 
     def __call__(
-        self, images=None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
+        self, images: ImageInput | None = None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
     ) -> BatchFeature:
         r"""
         Makes `pixel_values` from `images`. From `text` it makes `labels`, padded with -100 and cut to the tokenizer's

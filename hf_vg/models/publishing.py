@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelCard, ModelCardData
 from huggingface_hub.utils import filter_repo_objects
@@ -63,27 +64,29 @@ class PublishedModelMixin:
         self,
         save_directory: str | os.PathLike,
         is_main_process: bool = True,
-        *args,
+        *args: Any,
         push_to_hub: bool = False,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         reference = _reference(type(self))
         if reference not in self.auto_map.values() or os.path.isfile(save_directory):
-            return super().save_pretrained(save_directory, is_main_process, *args, push_to_hub=push_to_hub, **kwargs)
+            return super().save_pretrained(save_directory, is_main_process, *args, push_to_hub=push_to_hub, **kwargs)  # type: ignore[misc]
         repo_id = kwargs.pop("repo_id", Path(save_directory).name)
         upload = {name: kwargs.pop(name) for name in _UPLOAD_ARGUMENTS if push_to_hub and name in kwargs}
         if is_main_process:
             self._write_code(Path(save_directory))
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
         if is_main_process:
             if not Path(save_directory, CARD).exists():
                 short_card(self, repo_id if push_to_hub else str(save_directory)).save(Path(save_directory, CARD))
             if push_to_hub:  # not the folder itself, which may hold other things
                 self.push_to_hub(repo_id, **upload)
 
-    def push_to_hub(self, repo_id: str, *, max_shard_size: int | str = "50GB", tags=None, **kwargs) -> CommitInfo:
+    def push_to_hub(
+        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: str | list[str] | None = None, **kwargs: Any
+    ) -> CommitInfo:
         if _reference(type(self)) not in self.auto_map.values():
-            return super().push_to_hub(repo_id, max_shard_size=max_shard_size, tags=tags, **kwargs)
+            return super().push_to_hub(repo_id, max_shard_size=max_shard_size, tags=tags, **kwargs)  # type: ignore[misc]
         repo_id = create_repo(repo_id, kwargs.get("private"), kwargs.get("token"))
         with tempfile.TemporaryDirectory() as folder:
             short_card(self, repo_id, tags).save(Path(folder, CARD))
@@ -91,12 +94,13 @@ class PublishedModelMixin:
             return upload_folder(folder, repo_id, **{"commit_message": "Upload model", **kwargs})
 
     def _write_code(self, folder: Path) -> None:
-        self.config.auto_map = dict(self.auto_map)
+        config = self.config  # type: ignore[attr-defined]
+        config.auto_map = dict(self.auto_map)
         here = _file_of(type(self))
         files = [here.with_name(f"{reference.partition('.')[0]}.py") for reference in self.auto_map.values()]
-        vars(self.config).pop("custom_pipelines", None)
+        config.__dict__.pop("custom_pipelines", None)
         if self.auto_map.get(CAPTIONER) == _reference(type(self)):
-            self.config.custom_pipelines = {task: dict(info) for task, info in PIPELINES.items()}
+            config.custom_pipelines = {task: dict(info) for task, info in PIPELINES.items()}
             copied = _HERE / "image_to_text.py"
             files.append(copied if copied.exists() else _HERE.parent / "pipelines" / "image_to_text.py")
         write_code(files, folder)
@@ -108,22 +112,30 @@ class PublishedConfigMixin:
     machines is left out: transformers would ask for trust in it even though it is not needed.
     """
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         pipelines = kwargs.pop("custom_pipelines", None) or {}
         unknown = {task: info for task, info in pipelines.items() if task not in PIPELINE_REGISTRY.supported_tasks}
-        super().__post_init__(**kwargs, **({"custom_pipelines": unknown} if unknown else {}))
+        kwargs |= {"custom_pipelines": unknown} if unknown else {}
+        super().__post_init__(**kwargs)  # type: ignore[misc]
 
 
 class PublishedProcessorMixin:
     """For a processor. `save_pretrained` also writes its code, and `push_to_hub` leaves the model's card as it is."""
 
-    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs):
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> list[str]:
         if _is_published(type(self)):
             self.auto_map = {"AutoProcessor": _reference(type(self))}
             write_code([_file_of(type(self))], Path(save_directory))
-        return super().save_pretrained(save_directory, **kwargs)
+        return super().save_pretrained(save_directory, **kwargs)  # type: ignore[misc]
 
-    def push_to_hub(self, repo_id: str, *, max_shard_size: int | str | None = None, tags=None, **kwargs) -> CommitInfo:
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        max_shard_size: int | str | None = None,
+        tags: str | list[str] | None = None,
+        **kwargs: Any,
+    ) -> CommitInfo:
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return upload_folder(folder, repo_id, **{"commit_message": "Upload processor", **kwargs})

@@ -13,11 +13,12 @@
 # limitations under the License.
 """`pipeline("image-to-text")`, which transformers 5 took away."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import BatchFeature, GenerationConfig
 from transformers.pipelines.base import Pipeline
 
 from ..data.images import TIMEOUT, open_image
@@ -49,7 +50,7 @@ class ImageToTextPipeline(Pipeline):
     _pipeline_calls_generate = True
     _default_generation_config = GenerationConfig(max_new_tokens=50)
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         missing = [name for name in ("image_processor", "tokenizer") if getattr(self, name) is None]
         if missing:
@@ -64,12 +65,12 @@ class ImageToTextPipeline(Pipeline):
         return_attention: bool | str | None = None,
         timeout: float | None = None,
         prompt: str | None = None,
-        **generation_parameters,
-    ):
+        **generation_parameters: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         repeated = sorted(generation_parameters.keys() & (generate_kwargs or {}).keys())
         if repeated:
             raise ValueError(f"{repeated} given twice, once in `generate_kwargs` and once directly. Use only one.")
-        forward_parameters = {}
+        forward_parameters: dict[str, Any] = {}
         if generate_kwargs is not None or generation_parameters:
             forward_parameters["generate_kwargs"] = {**(generate_kwargs or {}), **generation_parameters}
         if return_attention is not None:
@@ -79,7 +80,7 @@ class ImageToTextPipeline(Pipeline):
         preprocess_parameters = {"timeout": timeout, "prompt": prompt}
         return {name: v for name, v in preprocess_parameters.items() if v is not None}, forward_parameters, {}
 
-    def __call__(self, images, **kwargs) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+    def __call__(self, images: Any, **kwargs: Any) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         r"""
         Args:
             images (`str`, `Path`, `bytes`, `PIL.Image.Image`, `np.ndarray`, or several of them):
@@ -112,13 +113,13 @@ class ImageToTextPipeline(Pipeline):
             return []
         return super().__call__(images, **kwargs)
 
-    def save_pretrained(self, save_directory, **kwargs):
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves the model, with its code if it is one of hf_vg's, and what prepares its inputs."""
         self.model.save_pretrained(save_directory, **kwargs)
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
 
-    def preprocess(self, image, timeout: float = TIMEOUT, prompt: str | None = None):
+    def preprocess(self, image: Any, timeout: float = TIMEOUT, prompt: str | None = None) -> BatchFeature:
         image = open_image(image, timeout=timeout)
         if prompt is not None and self.processor is not None:
             return self.processor(images=image, text=prompt, return_tensors="pt").to(self.dtype)
@@ -129,8 +130,11 @@ class ImageToTextPipeline(Pipeline):
         return inputs
 
     def _forward(
-        self, model_inputs, generate_kwargs: dict[str, Any] | None = None, return_attention: bool | str = False
-    ):
+        self,
+        model_inputs: Mapping[str, torch.Tensor],
+        generate_kwargs: dict[str, Any] | None = None,
+        return_attention: bool | str = False,
+    ) -> dict[str, torch.Tensor]:
         batch_size = model_inputs["pixel_values"].shape[0]
         overrides = {"return_dict_in_generate": bool(return_attention)}
         if return_attention:
@@ -150,7 +154,7 @@ class ImageToTextPipeline(Pipeline):
             result["maps"] = maps.view(batch_size, -1, *maps.shape[1:])
         return result
 
-    def postprocess(self, model_outputs) -> list[dict[str, Any]]:
+    def postprocess(self, model_outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
         records = []
         special_ids = set(self.tokenizer.all_special_ids)
         for row, ids in enumerate(model_outputs["sequences"][0].tolist()):
@@ -170,11 +174,11 @@ class ImageToTextPipeline(Pipeline):
 class _Indexed(torch.utils.data.Dataset):
     """Makes the pipeline walk through a sequence item by item."""
 
-    def __init__(self, items: Iterable):
+    def __init__(self, items: Sequence):
         self.items = items
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self.items[index]

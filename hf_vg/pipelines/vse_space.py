@@ -14,14 +14,19 @@
 """The joint space of VseScnlm for people: encode, rank, and search with sums of images and words."""
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from transformers import AutoModel, AutoProcessor
+from transformers import AutoModel, AutoProcessor, PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
 from ..data.images import open_image
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 # Scores that are in memory at a time.
@@ -43,10 +48,10 @@ class VseScnlmQuery:
         self.space = space
         self.vector = vector
 
-    def __add__(self, other) -> "VseScnlmQuery":
+    def __add__(self, other: "str | torch.Tensor | VseScnlmQuery") -> "VseScnlmQuery":
         return VseScnlmQuery(self.space, self.vector + self.space.vector(other))
 
-    def __sub__(self, other) -> "VseScnlmQuery":
+    def __sub__(self, other: "str | torch.Tensor | VseScnlmQuery") -> "VseScnlmQuery":
         return VseScnlmQuery(self.space, self.vector - self.space.vector(other))
 
 
@@ -71,17 +76,17 @@ class VseScnlmSpace:
             Makes the model's inputs from images and text.
     """
 
-    def __init__(self, model, processor):
+    def __init__(self, model: PreTrainedModel, processor: ProcessorMixin):
         self.model = model.eval()
         self.processor = processor
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs) -> "VseScnlmSpace":
+    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> "VseScnlmSpace":
         """Loads a checkpoint of the space or of the language model on it. `kwargs` are those of `AutoModel`."""
         return cls(AutoModel.from_pretrained(name_or_path, **kwargs), AutoProcessor.from_pretrained(name_or_path))
 
     @torch.no_grad()
-    def encode_images(self, images: Sequence[Any], batch_size: int = 32) -> torch.Tensor:
+    def encode_images(self, images: Sequence[Any] | torch.Tensor, batch_size: int = 32) -> torch.Tensor:
         r"""
         Encodes images to vectors of unit length.
 
@@ -96,7 +101,7 @@ class VseScnlmSpace:
             `torch.FloatTensor` of shape `(images, hidden_size)`, on CPU.
         """
 
-        def encode(batch):
+        def encode(batch: Any) -> Any:
             if isinstance(batch, torch.Tensor):
                 return self.model.get_image_features(image_features=batch.to(self.model.device))
             pixels = self.processor(images=[open_image(image) for image in batch], return_tensors="pt")
@@ -121,7 +126,7 @@ class VseScnlmSpace:
             `torch.FloatTensor` of shape `(sentences, hidden_size)`, on CPU.
         """
 
-        def encode(batch):
+        def encode(batch: Any) -> Any:
             return self.model.get_text_features(
                 **self.processor(text=list(batch), return_tensors="pt").to(self.model.device)
             )
@@ -132,7 +137,9 @@ class VseScnlmSpace:
         vectors = self._encode(encode, [texts[index] for index in order], batch_size, "sentences")
         return vectors[torch.tensor(order, dtype=torch.long).argsort()]
 
-    def _encode(self, encode, items: Sequence[Any], batch_size: int, what: str) -> torch.Tensor:
+    def _encode(
+        self, encode: Callable[[Any], Any], items: Sequence[Any] | torch.Tensor, batch_size: int, what: str
+    ) -> torch.Tensor:
         vectors = torch.empty(len(items), self.model.config.hidden_size)
         starts = range(0, len(items), batch_size)
         for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10):
@@ -147,7 +154,7 @@ class VseScnlmSpace:
         """A sentence or a word to search with, and to add images and words to."""
         return VseScnlmQuery(self, self.encode_texts([text])[0])
 
-    def vector(self, query) -> torch.Tensor:
+    def vector(self, query: str | torch.Tensor | VseScnlmQuery) -> torch.Tensor:
         """The vector of a query, of a text, or a vector itself. Text is text, and never the path of an image."""
         if isinstance(query, VseScnlmQuery):
             return query.vector
@@ -160,7 +167,12 @@ class VseScnlmSpace:
         )
 
     @torch.no_grad()
-    def rank(self, query, candidates, top_k: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
+    def rank(
+        self,
+        query: str | torch.Tensor | VseScnlmQuery,
+        candidates: "torch.Tensor | np.ndarray | Dataset",
+        top_k: int = 10,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         r"""
         The best of any number of candidates for one query or for millions. All candidates are looked at, a part at a
         time, on the device of the model; the matrix of all scores is never in memory.
@@ -194,7 +206,9 @@ class VseScnlmSpace:
             scores, indices = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return (scores[0], indices[0]) if single else (scores, indices)
 
-    def _best(self, queries: torch.Tensor, candidates, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _best(
+        self, queries: torch.Tensor, candidates: torch.Tensor | np.ndarray, top_k: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         device = self.model.device
         queries = queries.to(device)
         scores = torch.empty(len(queries), 0, device=device)
@@ -208,14 +222,19 @@ class VseScnlmSpace:
             indices = indices.gather(1, kept)
         return scores.cpu(), indices.cpu()
 
-    def _ask_index(self, queries: torch.Tensor, dataset, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _ask_index(self, queries: torch.Tensor, dataset: "Dataset", top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
         names = dataset.list_indexes()
         if len(names) != 1:
             raise ValueError(f"The dataset must have one index, made with `add_faiss_index`, and has {names}.")
         found = dataset.search_batch(names[0], queries.numpy(), top_k)
         return torch.as_tensor(found.total_scores), torch.as_tensor(found.total_indices)
 
-    def search(self, query, candidates, top_k: int = 5) -> list[dict[str, float]]:
+    def search(
+        self,
+        query: str | torch.Tensor | VseScnlmQuery,
+        candidates: "torch.Tensor | np.ndarray | Dataset",
+        top_k: int = 5,
+    ) -> list[dict[str, Any]]:
         """Like [`rank`], for one query: a list of `{"index": ..., "score": ...}`, best first."""
         scores, indices = self.rank(query, candidates, top_k)
         if scores.dim() != 1:

@@ -70,7 +70,9 @@ class SentenceEncoderArguments(ModelArguments, CaptionDataArguments):
 class CaptionerArguments(ModelArguments, CaptionerDataArguments):
     """What `recipes/train_captioner.py` trains, and on what."""
 
-    model_type: str = field(default="show_attend_tell", metadata={"help": "Which captioner to train."})
+    model_type: str = field(  # type: ignore[misc]  # of every other recipe it is fixed
+        default="show_attend_tell", metadata={"help": "Which captioner to train."}
+    )
     checkpoint: str | None = field(
         default=None,
         metadata={
@@ -116,7 +118,7 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
     )
     num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.streaming and self.reward is not None:
             raise ValueError(
@@ -172,11 +174,11 @@ class VgTrainingArguments(DryRunArguments, TrainingArguments):
     # What a recipe was called with, which is saved with every checkpoint. See `parse_arguments`.
     recipe_settings: dict = field(default_factory=dict, init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # else `bf16` is refused, and each of several processes believes to be alone
             if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-                self.ddp_backend = self.ddp_backend or "gloo"
+                self.ddp_backend = self.ddp_backend or "gloo"  # type: ignore[has-type]  # of `TrainingArguments`
         super().__post_init__()
         if self.accelerator_config.dispatch_batches is None:
             # Of a stream each process reads its own rows: batches of different lengths cannot be made one and split.
@@ -309,7 +311,7 @@ def parse_arguments(
 class _Parser(HfArgumentParser):
     """Prints an error, and not how every other argument is used."""
 
-    def error(self, message: str):
+    def error(self, message: str) -> None:
         self.exit(2, f"error: {message}\n")
 
 

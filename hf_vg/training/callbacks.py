@@ -13,6 +13,8 @@
 # limitations under the License.
 """What recipes have a [`Trainer`] do besides."""
 
+from typing import Any
+
 import torch
 from transformers import TrainerCallback
 
@@ -32,7 +34,7 @@ class ClipGradientValues(TrainerCallback):
             raise ValueError(f"`max_value` must be greater than 0, got {max_value}.")
         self.max_value = max_value
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         torch.nn.utils.clip_grad_value_(model.parameters(), self.max_value)
 
 
@@ -51,5 +53,5 @@ class HardestNegatives(TrainerCallback):
             raise ValueError(f"`start` must be a share, from 0 to 1, got {start}.")
         self.start = start
 
-    def on_step_begin(self, args, state, control, model=None, **kwargs):
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         model.config.max_violation = state.global_step >= self.start * state.max_steps

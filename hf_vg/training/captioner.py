@@ -18,7 +18,14 @@ from collections.abc import Callable
 import torch
 from datasets import Dataset
 from tqdm.auto import trange
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..data.collators import CaptionCollator
@@ -71,7 +78,9 @@ def caption_scorer(
     return score
 
 
-def build_captioner(args: CaptionerArguments, tokenizer) -> tuple[PreTrainedModel, ProcessorMixin]:
+def build_captioner(
+    args: CaptionerArguments, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
     Makes an untrained captioner, but for its backbone if `args` name one, and its processor.
 
@@ -116,7 +125,7 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
     return model, AutoProcessor.from_pretrained(args.checkpoint, trust_remote_code=args.trust_remote_code)
 
 
-def _set_decoding(args: CaptionerArguments, model: PreTrainedModel):
+def _set_decoding(args: CaptionerArguments, model: PreTrainedModel) -> None:
     # Who loads the checkpoint gets captions as they were scored.
     settings = model.generation_config
     settings.max_new_tokens = args.max_new_tokens or settings.max_new_tokens or 30

@@ -19,11 +19,12 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from safetensors import safe_open
@@ -139,7 +140,7 @@ class FolderLock:
     def __init__(self, folder: str | Path):
         self.path = Path(folder) / LOCK_NAME
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = None
+        self._file: IO[str] | None = None
 
     def acquire(self) -> None:
         """Takes the lock, or raises a `BlockingIOError` that says who has it."""
@@ -174,8 +175,8 @@ class FolderLock:
         self._file = None
 
 
-def _lock(file) -> None:
-    if os.name == "nt":
+def _lock(file: Any) -> None:
+    if sys.platform == "win32":
         import msvcrt
 
         file.seek(2**20)  # beyond the text, which others may read
@@ -212,8 +213,12 @@ def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dic
         return {}
     then = yaml.safe_load(file.read_text(encoding="utf-8"))
     now = yaml.safe_load(yaml.safe_dump(dict(settings)))
+
+    def shown(values: Mapping[str, Any], name: str) -> str:
+        return repr(values[name]) if name in values else "the default"
+
     return {
-        name: tuple(repr(values[name]) if name in values else "the default" for values in (then, now))
+        name: (shown(then, name), shown(now, name))
         for name in sorted({*then, *now})
         if not name.startswith(FREE_SETTINGS) and then.get(name) != now.get(name)
     }

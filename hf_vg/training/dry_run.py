@@ -14,6 +14,7 @@
 """Tiny untrained models, which a dry run takes where a recipe needs what another one trains."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
@@ -56,11 +57,11 @@ def tiny_backbone(folder: Path) -> str:
     return _save(backbone, build_image_processor(CaptionDataArguments(image_size=IMAGE_SIZE)), folder)
 
 
-def _arguments(arguments_class: type, **fields):
+def _arguments(arguments_class: type, **fields: Any) -> Any:
     return arguments_class(dataset="scenes", image_size=IMAGE_SIZE, model={**MODEL, **fields})
 
 
-def _tokenizer():
+def _tokenizer() -> Any:
     captions = load_scenes(32, 8, 8, IMAGE_SIZE)["train"]["captions"]
     return train_word_tokenizer(caption for group in captions for caption in group)
 

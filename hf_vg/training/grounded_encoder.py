@@ -13,8 +13,10 @@
 # limitations under the License.
 """Grounded sentence encoders, made from a recipe's arguments."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -66,11 +68,12 @@ def build_grounded_encoder(
 
 
 @torch.no_grad()
-def retrieval_vectors(model: PreTrainedModel, batches) -> tuple[torch.Tensor, torch.Tensor]:
+def retrieval_vectors(model: PreTrainedModel, batches: Iterable[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit vectors of images, and of what the model predicts them to be from a caption, for batches of a collator."""
     images, predicted = [], []
     for batch in batches:
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         images.append(model.image_encoder(batch.get("pixel_values"), batch.get("image_features")).cpu())
         predicted.append(model(batch["input_ids"], batch["attention_mask"]).image_embeds.cpu())
-    return tuple(torch.nn.functional.normalize(torch.cat(rows).float(), dim=-1) for rows in (images, predicted))
+    normalize = partial(torch.nn.functional.normalize, dim=-1)
+    return normalize(torch.cat(images).float()), normalize(torch.cat(predicted).float())

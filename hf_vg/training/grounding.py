@@ -107,7 +107,7 @@ class ReferringArguments(GroundedVisualBertArguments):
 
 
 def build_grounded_visual_bert(
-    args: GroundedVisualBertArguments, model_class: type[PreTrainedModel], texts: Sequence[str], **fields
+    args: GroundedVisualBertArguments, model_class: type[PreTrainedModel], texts: Sequence[str], **fields: Any
 ) -> tuple[PreTrainedModel, GroundedVisualBertProcessor]:
     r"""
     Makes a model and its processor: those of `args.checkpoint`, or new ones.
@@ -205,11 +205,11 @@ class RegionTrainer(VgTrainer):
             Number of texts about an image that are drawn together. The collator encodes their image once.
     """
 
-    def __init__(self, *args, texts_together: int = 1, **kwargs):
+    def __init__(self, *args: Any, texts_together: int = 1, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.texts_together = texts_together
 
-    def _get_train_sampler(self, train_dataset=None):
+    def _get_train_sampler(self, train_dataset: Any | None = None) -> Any:
         if self.texts_together == 1:
             return super()._get_train_sampler(train_dataset)
         return ImageGroupSampler(self.train_dataset["row"][:], self.texts_together, self.args.seed)
@@ -225,14 +225,16 @@ class VgpTrainer(RegionTrainer):
             Weight of that distance. With 0 it is not computed.
     """
 
-    def __init__(self, *args, distillation_weight: float = 0.0, **kwargs):
+    def __init__(self, *args: Any, distillation_weight: float = 0.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.distillation_weight = distillation_weight
         self.teacher = None
         if distillation_weight:
             self.teacher = copy.deepcopy(self.model.base_model).eval().requires_grad_(False)
 
-    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if self.teacher is not None and model.training:
             distance = self.distance(inputs, outputs)

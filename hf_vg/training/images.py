@@ -21,6 +21,7 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 
 from ..data.arguments import CaptionDataArguments
 from ..data.features import backbone_of, load_backbone
+from .arguments import CaptionerArguments, SentenceEncoderArguments
 
 
 def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
@@ -49,7 +50,7 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
     return CLIPImageProcessorPil(**fields | whole)
 
 
-def config_fields(args: CaptionDataArguments) -> tuple[dict[str, Any], nn.Module | None]:
+def config_fields(args: SentenceEncoderArguments | CaptionerArguments) -> tuple[dict[str, Any], nn.Module | None]:
     """The fields of a config that `args.model` and the backbone of `args.backbone` give, and that backbone if any."""
     if args.backbone is None:
         return dict(args.model), None

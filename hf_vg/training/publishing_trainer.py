@@ -52,11 +52,13 @@ class PublishingTrainer(ResumingMixin, Trainer):
             What the model is trained on, for its card.
     """
 
-    def __init__(self, *args, dataset_name: str | None = None, **kwargs):
+    push_in_progress: Any
+
+    def __init__(self, *args: Any, dataset_name: str | None = None, **kwargs: Any):
         self.run = Run(dataset=dataset_name)
         super().__init__(*args, **kwargs)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         r"""
         As in [`Trainer`]; `resume_from_checkpoint` may also be `user/name` or `user/name@revision` on the Hub, whose
         `last-checkpoint` or newest `checkpoint-*` is gone on from.
@@ -65,13 +67,17 @@ class PublishingTrainer(ResumingMixin, Trainer):
             resume_from_checkpoint = checkpoint_folder(resume_from_checkpoint, self.args.hub_token)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True):
+    def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         if split == "test":
             self.run.metrics = dict(metrics)
         super().save_metrics(split, metrics, combined)
 
     def create_model_card(
-        self, dataset: str | None = None, license: str | None = None, tags: str | list[str] | None = None, **kwargs
+        self,
+        dataset: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        **kwargs: Any,
     ) -> None:
         r"""
         Writes `README.md` in `output_dir`: what the model is and how to use it, what it was trained on and how, and
@@ -99,7 +105,7 @@ class PublishingTrainer(ResumingMixin, Trainer):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> CommitInfo | Future | None:
         """As in [`Trainer`], in one commit: a repository that others can load has all of the model or none of it."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -152,9 +158,9 @@ class PublishingTrainer(ResumingMixin, Trainer):
         self.run.hyperparameters = hyperparameters(self)
         model_card(model, self.hub_model_id or str(folder), self.run, tags).save(folder / CARD)
 
-    def _upload(self, commit_message: str | None, blocking: bool, token: str | None, revision: str | None):
+    def _upload(self, commit_message: str | None, blocking: bool, token: str | None, revision: str | None) -> Any:
         self._finish_current_push()
-        arguments = {
+        arguments: dict[str, Any] = {
             "commit_message": commit_message,
             "token": token,
             "revision": revision or self.args.hub_revision,
@@ -236,7 +242,7 @@ def hyperparameters(trainer: Trainer) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _upload_and_delete(folder: Path, repo_id: str, **arguments) -> None:
+def _upload_and_delete(folder: Path, repo_id: str, **arguments: Any) -> None:
     try:
         upload_folder(folder, repo_id, **arguments)
     finally:

@@ -14,6 +14,7 @@
 """Captioners that are trained for the score of what they say (Rennie et al., 2017)."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ class SelfCriticalTrainer(VgTrainer):
             Captions to compare of each image, at least 2.
     """
 
-    def __init__(self, *args, reward: Reward, num_candidates: int = 5, **kwargs):
+    def __init__(self, *args: Any, reward: Reward, num_candidates: int = 5, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if num_candidates < 2:
             raise ValueError(
@@ -79,12 +80,14 @@ class SelfCriticalTrainer(VgTrainer):
             )
         self.reward, self.num_candidates = reward, num_candidates
 
-    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
         if model.training:
             inputs = self.with_candidates(model, inputs)
         return super().compute_loss(model, inputs, return_outputs, **kwargs)
 
-    def _get_num_items_in_batch(self, batch_samples, device):
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> None:
         return None  # captions are found later, as many of every image
 
     @torch.no_grad()
@@ -119,7 +122,7 @@ class SelfCriticalTrainer(VgTrainer):
         weights = (scores - scores.mean(dim=1, keepdim=True)) * self.num_candidates / (self.num_candidates - 1)
         return {**images, "labels": labels, "caption_weights": weights}
 
-    def _tokens(self, captions: torch.LongTensor) -> list[str]:
+    def _tokens(self, captions: torch.Tensor) -> list[str]:
         tokenizer = self.processing_class.tokenizer
         texts = [" ".join(tokenizer.convert_ids_to_tokens(ids[ids >= 0].tolist())) for ids in captions]
         return [text for text in texts if text]  # images of a batch need not have equally many references

@@ -21,13 +21,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints, seed_worker
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints, seed_worker
 from transformers.utils import CONFIG_NAME
 
 from ..data.features import available_cores
@@ -43,7 +44,7 @@ STAGED = "_saving"  # where a model is written before it is put in its place
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
-def use_all_cores():
+def use_all_cores() -> None:
     """
     Makes the most of a machine without an accelerator. Its cores are shared out among the processes: `accelerate
     launch` gives each one thread unless it is told otherwise, which leaves the other cores idle. And memory that was
@@ -75,12 +76,14 @@ class VgTrainer(PublishingTrainer):
             Makes the batches of evaluations, if that is not `data_collator`.
     """
 
+    data_collator: Any
+
     def __init__(
         self,
-        *args,
+        *args: Any,
         score: Callable[[PreTrainedModel], dict[str, float]] | None = None,
         eval_data_collator: Callable | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.score = score
@@ -94,7 +97,9 @@ class VgTrainer(PublishingTrainer):
         if patience:
             self.add_callback(EarlyStoppingCallback(patience))
 
-    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if model.training:
             for name, part in outputs.items():
@@ -102,7 +107,9 @@ class VgTrainer(PublishingTrainer):
                     self._parts[name].append(part.detach())
         return (loss, outputs) if return_outputs else loss
 
-    def _get_num_items_in_batch(self, batch_samples, device):
+    def _get_num_items_in_batch(
+        self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device
+    ) -> torch.Tensor | None:
         if self._count_loss_items is None:
             return super()._get_num_items_in_batch(batch_samples, device)
         if not batch_samples or "labels" not in batch_samples[0]:
@@ -110,14 +117,14 @@ class VgTrainer(PublishingTrainer):
         number = sum(self._count_loss_items(batch["labels"]) for batch in batch_samples).to(device)
         return self.accelerator.gather(number).sum().clamp(min=1)
 
-    def log(self, logs: dict[str, float], *args, **kwargs):
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs and self._parts:
             for name, parts in self._parts.items():
                 logs[name] = round(self.accelerator.gather(torch.stack(parts).mean()).mean().item(), 4)
             self._parts.clear()
         super().log(logs, *args, **kwargs)
 
-    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: Any | None = None) -> torch.optim.Optimizer:
         optimizer = super().create_optimizer(model)
         learning_rate = getattr(self.args, "backbone_learning_rate", None)
         if learning_rate is None:
@@ -171,14 +178,14 @@ class VgTrainer(PublishingTrainer):
         )
         return self.accelerator.prepare(dataloader)
 
-    def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any | None = None) -> DataLoader:
         data_collator, self.data_collator = self.data_collator, self.eval_data_collator
         try:
             return super().get_eval_dataloader(eval_dataset)
         finally:
             self.data_collator = data_collator
 
-    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs):
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.score is not None and metric_key_prefix == "eval":
             with torch.no_grad():
@@ -187,7 +194,7 @@ class VgTrainer(PublishingTrainer):
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in scores[0].items()})
         return output
 
-    def _save(self, output_dir: str | None = None, state_dict=None):
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         # A model is written beside its place and then moved there file by file, config.json last: a kill leaves no
         # half of a file, and no model that looks complete and is not.
         output_dir = Path(output_dir or self.args.output_dir)
@@ -218,7 +225,7 @@ class VgTrainer(PublishingTrainer):
             if weights.relative_to(output_dir) not in files:
                 weights.unlink()
 
-    def _save_checkpoint(self, model, trial):
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         args = self.args
         run_dir = self._get_output_dir(trial)
         checkpoint = Path(run_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.arguments import CaptionDataArguments
 from ..data.features import extract_features, process_state
@@ -92,7 +92,7 @@ class RetrievalArguments(DryRunArguments, CaptionDataArguments):
     metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
 
 
-def build_vse(args: VseArguments, tokenizer) -> tuple[VseScnlmModel, VseScnlmProcessor]:
+def build_vse(args: VseArguments, tokenizer: PreTrainedTokenizerBase) -> tuple[VseScnlmModel, VseScnlmProcessor]:
     r"""
     Makes an untrained space, but for its backbone and GloVe vectors if `args` name any, and its processor.
 

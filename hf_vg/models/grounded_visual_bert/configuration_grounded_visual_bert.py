@@ -13,7 +13,7 @@
 # limitations under the License.
 """GroundedVisualBert model configuration"""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, VisualBertConfig
@@ -105,12 +105,12 @@ class GroundedVisualBertConfig(VisualBertConfig):
     masked_lm_weight: float | int = weight_field(default=0.0)
     mask_token_id: int = 103
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Part of `@strict`-powered validation."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(

@@ -14,6 +14,7 @@
 """PyTorch GroundedVisualBert model: VisualBERT that sees regions of an image, and is taught where to look."""
 
 import os
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,7 +44,7 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
@@ -75,10 +76,10 @@ class GroundedVisualBertEmbeddings(nn.Module):
     def forward(
         self,
         inputs_embeds: torch.Tensor,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         visual_embeds: torch.Tensor | None = None,
-        visual_token_type_ids: torch.LongTensor | None = None,
+        visual_token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         shape, device = inputs_embeds.shape[:2], inputs_embeds.device
         if token_type_ids is None:
@@ -250,12 +251,12 @@ class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     _no_split_modules = ["GroundedVisualBertLayer", "GroundedVisualBertRegionEncoder"]
     _supports_sdpa = True
 
-    def set_attn_implementation(self, attn_implementation: str | dict, *args, **kwargs):
+    def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
         super().set_attn_implementation(spare_backbone(self, attn_implementation), *args, **kwargs)
 
     @classmethod
     def from_text_pretrained(
-        cls, text_model: str | os.PathLike, backbone: PreTrainedModel | None = None, **kwargs
+        cls, text_model: str | os.PathLike, backbone: PreTrainedModel | None = None, **kwargs: Any
     ) -> "GroundedVisualBertPreTrainedModel":
         r"""
         Makes a model with the text encoder of a BERT checkpoint and a pretrained backbone.
@@ -319,12 +320,12 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
     @can_return_tuple
     def get_image_features(
-        self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]
+        self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         r"""
         pixel_values (`torch.FloatTensor` of shape `(batch, channels, height, width)`):
@@ -340,12 +341,12 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
 
     def embed_regions(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        boxes: torch.FloatTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        boxes: torch.Tensor | None = None,
         pixel_mask: torch.Tensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
-    ) -> torch.FloatTensor | None:
+        image_features: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         """`visual_embeds` from whichever of the three is given; `None` if there is no image."""
         given = {"pixel_values": pixel_values, "image_features": image_features, "visual_embeds": visual_embeds}
         given = [name for name, value in given.items() if value is not None]
@@ -358,25 +359,25 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         self._check_has_backbone()
         return self.region_encoder(boxes, pixel_values, pixel_mask, image_features)
 
-    def _check_has_backbone(self):
+    def _check_has_backbone(self) -> None:
         if self.region_encoder is None:
             raise ValueError("This model has no backbone (`backbone_config=None`): give it `visual_embeds`.")
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
+        boxes: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
         visual_attention_mask: torch.Tensor | None = None,
-        visual_token_type_ids: torch.LongTensor | None = None,
+        visual_token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
@@ -415,14 +416,14 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     @capture_outputs
     def encode(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
         visual_attention_mask: torch.Tensor | None = None,
-        visual_token_type_ids: torch.LongTensor | None = None,
+        visual_token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         if inputs_embeds is None:

@@ -84,17 +84,17 @@ class GroundedVisualBertForVGPOutput(ModelOutput):
         Scores of phrases and boxes under `"indirect"` supervision, zeros for phrases that are padding.
     """
 
-    loss: torch.FloatTensor | None = None
-    loss_identification: torch.FloatTensor | None = None
-    loss_paraphrase: torch.FloatTensor | None = None
-    loss_attention: torch.FloatTensor | None = None
-    loss_masked_lm: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    paraphrase_logits: torch.FloatTensor | None = None
-    grounding_logits: torch.FloatTensor | None = None
-    last_hidden_state: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
+    loss: torch.Tensor | None = None
+    loss_identification: torch.Tensor | None = None
+    loss_paraphrase: torch.Tensor | None = None
+    loss_attention: torch.Tensor | None = None
+    loss_masked_lm: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    paraphrase_logits: torch.Tensor | None = None
+    grounding_logits: torch.Tensor | None = None
+    last_hidden_state: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
@@ -125,15 +125,15 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         self.post_init()
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, GroundedVisualBertLMHead):
             init.zeros_(module.bias)
 
-    def get_output_embeddings(self) -> nn.Linear | None:
-        return self.cls["predictions"].decoder if "predictions" in self.cls else None
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.cls["predictions"].get_submodule("decoder") if "predictions" in self.cls else None
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear):
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         if "predictions" not in self.cls:
             raise ValueError("This model predicts no words (`masked_lm_weight=0`): it has no output embeddings.")
         self.cls["predictions"].decoder = new_embeddings
@@ -142,22 +142,22 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
+        boxes: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
         visual_attention_mask: torch.Tensor | None = None,
-        phrase_spans: torch.LongTensor | None = None,
+        phrase_spans: torch.Tensor | None = None,
         phrase_boxes: torch.Tensor | None = None,
-        pair_spans: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        pair_labels: torch.LongTensor | None = None,
-        masked_input_ids: torch.LongTensor | None = None,
-        masked_labels: torch.LongTensor | None = None,
+        pair_spans: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        pair_labels: torch.Tensor | None = None,
+        masked_input_ids: torch.Tensor | None = None,
+        masked_labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> GroundedVisualBertForVGPOutput:
         r"""
@@ -230,16 +230,14 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
             attentions=outputs.attentions if asked_for_attentions else None,
         )
 
-    def classify_pairs(self, words: torch.Tensor, pair_spans: torch.LongTensor) -> torch.Tensor:
+    def classify_pairs(self, words: torch.Tensor, pair_spans: torch.Tensor) -> torch.Tensor:
         first, is_pair = pool_spans(words, pair_spans[:, :, 0])
         second, _ = pool_spans(words, pair_spans[:, :, 1])
         both = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
         scores = self.paraphrase(self.dropout(both))
         return scores.new_zeros(*is_pair.shape, scores.shape[-1]).masked_scatter(is_pair.unsqueeze(-1), scores)
 
-    def classify_phrases(
-        self, words: torch.Tensor, regions: torch.Tensor, phrase_spans: torch.LongTensor
-    ) -> torch.Tensor:
+    def classify_phrases(self, words: torch.Tensor, regions: torch.Tensor, phrase_spans: torch.Tensor) -> torch.Tensor:
         phrases, is_phrase = pool_spans(words, phrase_spans)
         boxes = regions[is_phrase.nonzero()[:, 0]]  # (N, R, D)
         both = torch.cat([phrases.unsqueeze(1).expand_as(boxes), boxes], dim=-1)
@@ -247,7 +245,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         return scores.new_zeros(*is_phrase.shape, scores.shape[-1]).masked_scatter(is_phrase.unsqueeze(-1), scores)
 
     def masked_lm_loss(
-        self, masked_input_ids: torch.LongTensor, masked_labels: torch.LongTensor, inputs: dict
+        self, masked_input_ids: torch.Tensor, masked_labels: torch.Tensor, inputs: dict
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if "predictions" not in self.cls:
             raise ValueError("`masked_input_ids` need a model with `masked_lm_weight` above 0, got 0.")
@@ -261,7 +259,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         self,
         attentions: tuple[torch.Tensor, ...] | None,
         grounding_logits: torch.Tensor | None,
-        phrase_spans: torch.LongTensor,
+        phrase_spans: torch.Tensor,
         phrase_boxes: torch.Tensor,
         text_mask: torch.Tensor,
         region_mask: torch.Tensor,
@@ -295,9 +293,9 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         means = means_over_ranks(losses, self.training)
         grounding = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
         if grounding:
-            means["attention"] = sum(grounding)
+            means["attention"] = sum(grounding)  # type: ignore[assignment]  # there is one at least
         weights = {"attention": self.config.attention_loss_weight, "masked_lm": self.config.masked_lm_weight}
-        loss = sum(part * weights.get(name, 1) for name, part in means.items())
+        loss: torch.Tensor = sum(part * weights.get(name, 1) for name, part in means.items())  # type: ignore[assignment]
         return loss, {f"loss_{name}": part for name, part in means.items()}
 
 
@@ -315,16 +313,16 @@ class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
+        boxes: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
         visual_attention_mask: torch.Tensor | None = None,
-        labels: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
         r"""
@@ -371,16 +369,16 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         pixel_mask: torch.Tensor | None = None,
-        boxes: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        visual_embeds: torch.FloatTensor | None = None,
+        boxes: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        visual_embeds: torch.Tensor | None = None,
         visual_attention_mask: torch.Tensor | None = None,
-        labels: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         r"""

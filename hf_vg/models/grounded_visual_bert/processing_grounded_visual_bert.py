@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 from transformers.feature_extraction_utils import BatchFeature
-from transformers.image_utils import get_image_size
+from transformers.image_utils import ImageInput, get_image_size
 from transformers.processing_utils import Unpack
 
 from ..processing import ImageAndTextProcessor, PaddedPairKwargs, batched_text
@@ -55,7 +56,13 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 
     valid_processor_kwargs = PaddedPairKwargs
 
-    def __init__(self, image_processor=None, tokenizer=None, max_boxes: int = MAX_BOXES, **kwargs):
+    def __init__(
+        self,
+        image_processor: Any | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        max_boxes: int = MAX_BOXES,
+        **kwargs: Any,
+    ):
         _check_crop(getattr(image_processor, "do_center_crop", False))
         if tokenizer is not None and not tokenizer.is_fast:
             raise ValueError("The tokenizer must be a fast one: phrases are found by its offsets.")
@@ -64,7 +71,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 
     def __call__(
         self,
-        images=None,
+        images: ImageInput | None = None,
         text: str | Sequence[str] | None = None,
         text_pair: str | Sequence[str] | None = None,
         boxes: Sequence | None = None,
@@ -142,7 +149,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 
     @staticmethod
     def propose_regions(
-        images,
+        images: ImageInput,
         detector: Callable | None = None,
         max_regions: int = 36,
         threshold: float = 0.2,
@@ -180,7 +187,15 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         return regions
 
     def _encode_text(
-        self, text, text_pair, phrases, phrases_pair, entity_boxes, phrase_pairs, num_regions, text_kwargs
+        self,
+        text: str | Sequence[str],
+        text_pair: str | Sequence[str] | None,
+        phrases: Sequence | None,
+        phrases_pair: Sequence | None,
+        entity_boxes: Any,
+        phrase_pairs: Sequence | None,
+        num_regions: list[int] | None,
+        text_kwargs: dict[str, Any],
     ) -> dict[str, Any]:
         texts = [batched_text("text", text)]
         if text_pair is not None:
@@ -260,7 +275,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         return [*names, "boxes", "visual_attention_mask"]
 
 
-def _check_crop(do_center_crop: bool | None):
+def _check_crop(do_center_crop: bool | None) -> None:
     if do_center_crop:
         raise ValueError(
             "The image processor crops, and boxes would no longer be where they were: set `do_center_crop=False` and "
@@ -268,7 +283,7 @@ def _check_crop(do_center_crop: bool | None):
         )
 
 
-def _image_size(image) -> tuple[int, int]:
+def _image_size(image: Any) -> tuple[int, int]:
     """Width and height."""
     if hasattr(image, "size") and isinstance(image.size, tuple):  # of PIL
         return image.size

@@ -13,7 +13,7 @@
 # limitations under the License.
 """SelfAttnGroundedEncoder model configuration"""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
@@ -111,7 +111,7 @@ class SelfAttnGroundedEncoderConfig(PreTrainedConfig):
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +42,11 @@ SENTENCE_TRANSFORMERS_FILES = {
 class SentenceEncodingMixin:
     """For a [`PreTrainedModel`] whose `base_model` gives a sentence's vector as `pooler_output`."""
 
-    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs):
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
         """As in [`PreTrainedModel`]. `SentenceTransformer` loads what is saved, together with the processor, too."""
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
         if is_main_process and os.path.isdir(save_directory):
             for name, content in SENTENCE_TRANSFORMERS_FILES.items():
                 Path(save_directory, name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -85,8 +88,9 @@ class SentenceEncodingMixin:
         Returns:
             `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`, or `(sentence_size,)` for a `str`.
         """
+        model: Any = self  # the model that this is mixed into
         if device is not None:
-            self.to(device)
+            model.to(device)
         batch = [sentences] if isinstance(sentences, str) else list(sentences)
         for index, sentence in enumerate(batch):
             if not isinstance(sentence, str):
@@ -94,17 +98,17 @@ class SentenceEncodingMixin:
         ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
         # The longest come first: if memory does not suffice, it shows at once.
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
-        vectors = torch.empty(len(ids), self.config.sentence_size, dtype=self.dtype, device=self.device)
+        vectors = torch.empty(len(ids), model.config.sentence_size, dtype=model.dtype, device=model.device)
         starts = range(0, len(order), batch_size)
         for start in logging.tqdm(starts, desc="Encoding", unit="batch", disable=not show_progress_bar, delay=2):
             rows = order[start : start + batch_size]
             length = max(len(ids[rows[0]]), 1)
-            input_ids = torch.full((len(rows), length), self.config.pad_token_id)
+            input_ids = torch.full((len(rows), length), model.config.pad_token_id)
             mask = torch.zeros_like(input_ids)
             for row, index in enumerate(rows):
                 input_ids[row, : len(ids[index])] = torch.tensor(ids[index], dtype=torch.long)
                 mask[row, : len(ids[index])] = 1
-            outputs = self.base_model(input_ids.to(self.device), mask.to(self.device), return_dict=True)
+            outputs = model.base_model(input_ids.to(model.device), mask.to(model.device), return_dict=True)
             vectors[rows] = outputs.pooler_output
         if normalize_embeddings:
             vectors = nn.functional.normalize(vectors, dim=-1)
@@ -118,13 +122,14 @@ class SentenceEncodingMixin:
 
     def _checkpoint_tokenizer(self) -> PreTrainedTokenizerFast:
         if getattr(self, "_tokenizer", None) is None:
-            if not self.name_or_path:
+            checkpoint = self.name_or_path  # type: ignore[attr-defined]
+            if not checkpoint:
                 raise ValueError(
                     "This model was not loaded from a checkpoint, so its tokenizer is not known: give `encode` a "
                     "`tokenizer`."
                 )
             # Not by the Auto class, which would ask once more whether the checkpoint's code is trusted.
-            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.name_or_path)
+            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
         return self._tokenizer
 
 

@@ -13,6 +13,8 @@
 # limitations under the License.
 """LSTMs over sentences of different lengths, for SelfAttnGroundedEncoder: a plain one, and one that trains faster."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
@@ -28,7 +30,7 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, projected, weight, hidden, cell, batch_sizes):
+    def forward(ctx: Any, projected: Any, weight: Any, hidden: Any, cell: Any, batch_sizes: Any) -> Any:
         gates = torch.empty_like(projected)  # (steps, 4 H), after their non-linearities
         hiddens, cells = (projected.new_empty(len(projected), weight.shape[1]) for _ in range(2))
         first_hidden, first_cell = hidden, cell
@@ -49,7 +51,7 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_hiddens):
+    def backward(ctx: Any, d_hiddens: Any) -> Any:
         weight, first_hidden, first_cell, gates, hiddens, cells = ctx.saved_tensors
         d_gates = torch.empty_like(gates)
         d_hidden, d_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
@@ -106,7 +108,7 @@ def run_lstm(
         `tuple` of all states, `(batch_size, length, directions * hidden_size)` with zeros after a sequence's end, and
         of the states at the sequences' own ends, `(directions, batch_size, hidden_size)`.
     """
-    dtype = lstm.weight_ih_l0.dtype  # under autocast the inputs may be of another
+    dtype = lstm.get_parameter("weight_ih_l0").dtype  # under autocast the inputs may be of another
     lengths = lengths.clamp(min=1)
     inputs, constant = inputs.to(dtype), None if constant is None else constant.to(dtype)
     if state is None:
@@ -127,7 +129,9 @@ def directions(lstm: nn.LSTM) -> list[list[torch.Tensor]]:
     return [[getattr(lstm, f"{name}_l0{suffix}") for name in names] for suffix in suffixes]
 
 
-def plain_lstm(lstm, inputs, lengths, constant, state) -> tuple[torch.Tensor, torch.Tensor]:
+def plain_lstm(
+    lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, constant: Any, state: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """One direction after the other. The backward one reads each sequence from its own end."""
     if constant is not None:
         inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, inputs.shape[1], -1)], dim=-1)
@@ -146,7 +150,9 @@ def plain_lstm(lstm, inputs, lengths, constant, state) -> tuple[torch.Tensor, to
 
 # A training step of Att. CAP2ALL is 1.5x as fast as with `plain_lstm`: benchmarks/grounded_encoder.py with
 # --batch_size 32, on one thread.
-def train_lstm(lstm, inputs, lengths, constant, state) -> tuple[torch.Tensor, torch.Tensor]:
+def train_lstm(
+    lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, constant: Any, state: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As `plain_lstm`, with the gradients of [`SelfAttnGroundedEncoderRecurrence`], and no step spent on padding."""
     lengths = lengths.cpu()
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)

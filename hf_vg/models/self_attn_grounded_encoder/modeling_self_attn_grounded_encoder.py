@@ -114,7 +114,7 @@ class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedMod
     _no_split_modules = ["SelfAttnGroundedEncoderModel"]
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         """Recurrent weights are orthogonal, all others Xavier, each gate by itself; biases are zero."""
         super()._init_weights(module)
         if isinstance(module, nn.LSTM):
@@ -154,10 +154,10 @@ class SelfAttnGroundedEncoderModelOutput(ModelOutput):
         word. Rows sum to 1, and to 0 for a sentence without words.
     """
 
-    last_hidden_state: torch.FloatTensor | None = None
-    pooler_output: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
+    last_hidden_state: torch.Tensor | None = None
+    pooler_output: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 @dataclass
@@ -183,15 +183,15 @@ class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
         A, one tensor of shape `(batch_size, num_attention_rows, length)`.
     """
 
-    loss: torch.FloatTensor | None = None
-    loss_caption: torch.FloatTensor | None = None
-    loss_grounding: torch.FloatTensor | None = None
-    loss_attention: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    image_embeds: torch.FloatTensor | None = None
-    pooler_output: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
+    loss: torch.Tensor | None = None
+    loss_caption: torch.Tensor | None = None
+    loss_grounding: torch.Tensor | None = None
+    loss_attention: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    image_embeds: torch.Tensor | None = None
+    pooler_output: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
 
 
 class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
@@ -210,13 +210,13 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SelfAttnGroundedEncoderModelOutput:
@@ -273,18 +273,18 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear):
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        image_ids: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        image_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SelfAttnGroundedEncoderForPreTrainingOutput:
         r"""
@@ -319,7 +319,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             missing = "`labels`" if "loss_caption" not in losses else "`pixel_values` or `image_features`"
             raise ValueError(f"The objective {self.config.objective!r} needs {missing} too.")
         if losses:
-            losses["loss"] = sum(losses.values())
+            losses["loss"] = sum(losses.values())  # type: ignore[assignment]  # there is one at least
             if is_penalised:
                 losses["loss_attention"] = self.attention_loss(outputs.attentions[0])
                 losses["loss"] = losses["loss"] + self.config.attention_penalty * losses["loss_attention"]
@@ -332,9 +332,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             attentions=outputs.attentions if wants_attentions else None,
         )
 
-    def caption_loss(
-        self, sentence: torch.Tensor, labels: torch.LongTensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def caption_loss(self, sentence: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         is_word = labels != -100
         lengths = is_word.sum(dim=1)
         inputs = labels.new_full(labels.shape, self.config.decoder_start_token_id)
@@ -347,7 +345,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         return summed / (lengths > 0).sum().clamp(min=1), logits
 
     def grounding_loss(
-        self, predicted: torch.Tensor, images: torch.Tensor, image_ids: torch.LongTensor | None
+        self, predicted: torch.Tensor, images: torch.Tensor, image_ids: torch.Tensor | None
     ) -> torch.Tensor:
         predicted = gather_rows(nn.functional.normalize(predicted.float(), dim=-1))
         images = gather_rows(nn.functional.normalize(images.float(), dim=-1))

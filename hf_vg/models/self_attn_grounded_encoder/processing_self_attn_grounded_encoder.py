@@ -14,6 +14,7 @@
 """Processor class for SelfAttnGroundedEncoder."""
 
 from transformers.feature_extraction_utils import BatchFeature
+from transformers.image_utils import ImageInput
 from transformers.processing_utils import Unpack
 
 from ..processing import ImageAndTextProcessor, PaddedTextKwargs
@@ -32,7 +33,7 @@ class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
 
     def __call__(
         self,
-        images=None,
+        images: ImageInput | None = None,
         text: str | list[str] | None = None,
         text_target: str | list[str] | None = None,
         **kwargs: Unpack[PaddedTextKwargs],

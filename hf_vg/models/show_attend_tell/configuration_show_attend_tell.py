@@ -14,7 +14,7 @@
 """ShowAttendTell model configuration"""
 
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
@@ -140,7 +140,7 @@ class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.backbone_config = read_backbone_config(self.backbone_config)
         if self.attention_size is None:

@@ -18,13 +18,16 @@ a training step or a beam search takes without it over the time with it (`benchm
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
 
-def gates_of_steps(word_gates: torch.Tensor, from_hidden: nn.Linear, from_context: nn.Linear) -> Callable:
+def gates_of_steps(
+    word_gates: torch.Tensor, from_hidden: nn.Linear, from_context: nn.Linear
+) -> tuple[torch.Tensor, Callable]:
     """
     Chooses how a loop computes the gates of a step: `plain_gates`, or `HoistedGates` where gradients are wanted.
 
@@ -81,13 +84,13 @@ class _HoistedWeights(torch.autograd.Function):
     """Identity. In the backward pass the gradient of all steps arrives here at once, and gives that of the weights."""
 
     @staticmethod
-    def forward(ctx, word_gates, inputs, *weights):
+    def forward(ctx: Any, word_gates: Any, inputs: Any, *weights: Any) -> Any:
         ctx.inputs = inputs
         return word_gates.view_as(word_gates)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         return gradient, None, *(gradient.T @ torch.cat(steps) for steps in ctx.inputs)
 
 
@@ -127,14 +130,14 @@ def fused_energy(query: torch.Tensor, keys: torch.Tensor, score: torch.Tensor) -
 
 class _FusedEnergy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, keys, score):
+    def forward(ctx: Any, query: Any, keys: Any, score: Any) -> Any:
         activation = torch.add(keys.unsqueeze(1), query.unsqueeze(2)).tanh_()  # (B, K, L, A)
         ctx.save_for_backward(activation, score)
         return activation @ score
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         activation, score = ctx.saved_tensors
         score_gradient = gradient.flatten() @ activation.flatten(0, 2)
         slope = torch.addcmul(activation.new_ones(()), activation, activation, value=-1)
@@ -191,7 +194,7 @@ class WordsByStep:
             The number of steps of each caption.
     """
 
-    def __init__(self, images: int, captions: int, length: int, lengths: torch.LongTensor | None = None):
+    def __init__(self, images: int, captions: int, length: int, lengths: torch.Tensor | None = None):
         self.images, self.captions, self.length = images, captions, length
         self.positions = None
         self.shapes = [(images, captions)] * length

@@ -22,11 +22,11 @@ from .configuration_show_attend_tell import ShowAttendTellConfig
 def captioning_losses(
     config: ShowAttendTellConfig,
     word_logits: torch.Tensor,
-    labels: torch.LongTensor,
+    labels: torch.Tensor,
     attention: torch.Tensor,
     caption_weights: torch.Tensor | None = None,
     num_items_in_batch: torch.Tensor | None = None,
-    locations: torch.LongTensor | None = None,
+    locations: torch.Tensor | None = None,
     baseline: torch.Tensor | None = None,
     update_baseline: bool = False,
 ) -> dict[str, torch.Tensor]:
@@ -93,7 +93,7 @@ def captioning_losses(
 
 def hard_attention_terms(
     attention: torch.Tensor,
-    locations: torch.LongTensor | None,
+    locations: torch.Tensor | None,
     word_losses: torch.Tensor,
     is_word: torch.Tensor,
     baseline: torch.Tensor,

@@ -49,13 +49,13 @@ class ShowAttendTellEncoder(nn.Module):
             nn.Linear(config.feature_size if i == 0 else config.attention_size, config.attention_size)
             for i in range(config.num_attention_layers)
         )
-        self.key_layers[0].orthogonal_blocks = 0  # Gaussian in the authors' code, even though it is square
+        self.key_layers[0].orthogonal_blocks = 0  # type: ignore[assignment]  # Gaussian in the authors' code
 
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellEncoderOutput:
         features = self.image_encoder(pixel_values, image_features).flatten(1, -2)  # (B, L, D)
@@ -114,7 +114,7 @@ class ShowAttendTellDecoder(nn.Module):
         # Gates in the order input, forget, output, candidate.
         self.gates_from_word = nn.Linear(config.embedding_size, 4 * config.hidden_size)
         self.gates_from_hidden = nn.Linear(config.hidden_size, 4 * config.hidden_size, bias=False)
-        self.gates_from_hidden.orthogonal_blocks = 4
+        self.gates_from_hidden.orthogonal_blocks = 4  # type: ignore[assignment]  # torch expects modules
         self.gates_from_context = nn.Linear(config.feature_size, 4 * config.hidden_size, bias=False)
 
     def initial_state(self, features: torch.Tensor, captions: int) -> ShowAttendTellState:
@@ -137,10 +137,10 @@ class ShowAttendTellDecoder(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         encoder_outputs: ShowAttendTellEncoderOutput,
         past_key_values: ShowAttendTellState | None = None,
-        lengths: torch.LongTensor | None = None,
+        lengths: torch.Tensor | None = None,
         differentiable_attention: bool = False,
     ) -> ShowAttendTellModelOutput:
         features = encoder_outputs.last_hidden_state  # (B, L, D)
@@ -247,7 +247,7 @@ class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     _is_stateful = True  # no step can be taken back, so `generate` refuses an assistant
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         """Gaussian weights and zero biases; square matrices, and those of each recurrent gate, are orthogonal."""
         super()._init_weights(module)
         if isinstance(module, ShowAttendTellForConditionalGeneration) and self.config.attention_type == "hard":
@@ -271,18 +271,18 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.decoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
-        lengths: torch.LongTensor | None = None,
+        lengths: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
@@ -346,11 +346,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear):
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
     @staticmethod
-    def count_loss_items(labels: torch.LongTensor) -> torch.Tensor:
+    def count_loss_items(labels: torch.Tensor) -> torch.Tensor:
         """The number of captions, over which the loss is a mean."""
         return (labels != -100).any(dim=-1).sum()
 
@@ -368,11 +368,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        caption_weights: torch.FloatTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        caption_weights: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
         use_cache: bool | None = None,

@@ -34,13 +34,13 @@ class ShowAttendTellState:
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen_tokens
 
-    def reorder_cache(self, beam_idx: torch.LongTensor):
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
-    def batch_select_indices(self, indices: torch.Tensor):
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
         self.hidden, self.memory = self.hidden[indices], self.memory[indices]
 
-    def batch_repeat_interleave(self, repeats: int):
+    def batch_repeat_interleave(self, repeats: int) -> None:
         self.hidden, self.memory = (state.repeat_interleave(repeats, dim=0) for state in (self.hidden, self.memory))
 
 
@@ -62,8 +62,8 @@ class ShowAttendTellEncoderOutput(BaseModelOutput):
         Made of the keys once per image where this makes decoding faster.
     """
 
-    attention_keys: torch.FloatTensor | None = None
-    key_factors: torch.FloatTensor | None = None
+    attention_keys: torch.Tensor | None = None
+    key_factors: torch.Tensor | None = None
 
 
 @dataclass
@@ -87,15 +87,15 @@ class ShowAttendTellModelOutput(ModelOutput):
         With `output_hidden_states=True`: `last_hidden_state` and `encoder_last_hidden_state`.
     """
 
-    last_hidden_state: torch.FloatTensor | None = None
-    contexts: torch.FloatTensor | None = None
-    embeddings: torch.FloatTensor | None = None
+    last_hidden_state: torch.Tensor | None = None
+    contexts: torch.Tensor | None = None
+    embeddings: torch.Tensor | None = None
     past_key_values: ShowAttendTellState | None = None
-    cross_attentions: tuple[torch.FloatTensor] | None = None
-    locations: torch.LongTensor | None = None
-    encoder_last_hidden_state: torch.FloatTensor | None = None
-    decoder_hidden_states: tuple[torch.FloatTensor] | None = None
-    encoder_hidden_states: tuple[torch.FloatTensor] | None = None
+    cross_attentions: tuple[torch.Tensor] | None = None
+    locations: torch.Tensor | None = None
+    encoder_last_hidden_state: torch.Tensor | None = None
+    decoder_hidden_states: tuple[torch.Tensor] | None = None
+    encoder_hidden_states: tuple[torch.Tensor] | None = None
 
 
 @dataclass
@@ -117,7 +117,7 @@ class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
         Minus the weighted entropy of the locations of hard attention.
     """
 
-    loss_caption: torch.FloatTensor | None = None
-    loss_attention: torch.FloatTensor | None = None
-    loss_reinforce: torch.FloatTensor | None = None
-    loss_entropy: torch.FloatTensor | None = None
+    loss_caption: torch.Tensor | None = None
+    loss_attention: torch.Tensor | None = None
+    loss_reinforce: torch.Tensor | None = None
+    loss_entropy: torch.Tensor | None = None

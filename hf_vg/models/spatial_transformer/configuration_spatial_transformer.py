@@ -14,7 +14,7 @@
 """SpatialTransformerCaptioner model configuration"""
 
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
@@ -104,12 +104,12 @@ class SpatialTransformerCaptionerConfig(PublishedConfigMixin, PreTrainedConfig):
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.backbone_config = read_backbone_config(self.backbone_config)
         super().__post_init__(**kwargs)
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Part of `@strict`-powered validation."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(

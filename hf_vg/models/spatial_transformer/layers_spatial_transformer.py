@@ -13,6 +13,8 @@
 # limitations under the License.
 """Equations 1 to 4 of SpatialTransformerCaptioner: attention, feed-forward blocks, and the layers made of them."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import EncoderDecoderCache
@@ -31,7 +33,7 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Equations 1 and 2: a = softmax(Q K^T / tau), and a V."""
     scores = torch.matmul(query * scaling, key.transpose(2, 3))  # (B, heads, T, L)
@@ -94,7 +96,7 @@ class SpatialTransformerCaptionerSelfAttention(SpatialTransformerCaptionerAttent
         super().__init__(config, is_causal)
         self.layer_idx = layer_idx
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.qkv_proj.num_matrices = 3
+        self.qkv_proj.num_matrices = 3  # type: ignore[assignment]  # torch types all attributes as modules
 
     def forward(
         self,
@@ -118,7 +120,7 @@ class SpatialTransformerCaptionerCrossAttention(SpatialTransformerCaptionerAtten
         self.layer_idx = layer_idx
         self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.kv_proj = nn.Linear(config.hidden_size, 2 * config.hidden_size, bias=False)
-        self.kv_proj.num_matrices = 2
+        self.kv_proj.num_matrices = 2  # type: ignore[assignment]  # as above
 
     def forward(
         self,

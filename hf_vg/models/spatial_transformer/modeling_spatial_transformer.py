@@ -15,6 +15,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,11 +91,11 @@ class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrained
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
-    def set_attn_implementation(self, attn_implementation: str | dict, *args, **kwargs):
+    def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
         super().set_attn_implementation(spare_backbone(self, attn_implementation), *args, **kwargs)
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         """As in the original Transformer: Glorot-uniform matrices, and embeddings that begin with unit variance."""
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
@@ -118,7 +119,7 @@ class SpatialTransformerCaptionerOutput(Seq2SeqLMOutput):
         Negative log likelihood of a token, averaged over the tokens of the batch.
     """
 
-    loss_caption: torch.FloatTensor | None = None
+    loss_caption: torch.Tensor | None = None
 
 
 class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedModel):
@@ -144,8 +145,8 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         r"""
@@ -156,7 +157,7 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
 
     # Apart from `forward`, as a backbone captures outputs of its own.
     @capture_outputs
-    def encode(self, image_features: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
+    def encode(self, image_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         positions = self.positions(image_features)
         hidden_states = image_features.flatten(1, -2).to(self.dtype)  # (B, L, C)
         if self.projection is not None:
@@ -170,7 +171,7 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
             hidden_states = layer(hidden_states, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
-    def positions(self, image_features: torch.FloatTensor) -> torch.Tensor:
+    def positions(self, image_features: torch.Tensor) -> torch.Tensor:
         """Positional encodings of the locations, of shape `(locations, hidden_size)`."""
         grid, device, size = image_features.shape[1:-1], image_features.device, self.config.hidden_size
         if self.config.positional_encoding == "1d":
@@ -209,8 +210,8 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor,
-        encoder_hidden_states: torch.FloatTensor,
+        input_ids: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
@@ -266,15 +267,15 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
     def get_input_embeddings(self) -> nn.Embedding:
         return self.decoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
@@ -340,17 +341,17 @@ class SpatialTransformerCaptionerForConditionalGeneration(
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear):
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        caption_weights: torch.FloatTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        caption_weights: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
@@ -419,7 +420,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             encoder_attentions=outputs.encoder_attentions,
         )
 
-    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
         # Beams change places within their image only, and share its keys and values.
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values

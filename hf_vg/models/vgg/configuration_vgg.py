@@ -46,7 +46,7 @@ def bounded_field(low: float, high: float) -> Callable:
     """
 
     @as_validated_field
-    def check(value: Any):
+    def check(value: Any) -> None:
         is_list = isinstance(value, (list, tuple))
         if is_list and not 1 <= len(value) <= 1024:
             raise ValueError(f"must hold from 1 to 1,024 numbers, got {len(value):,}")
@@ -65,7 +65,7 @@ weight_field = bounded_field(0, 1_000_000)  # of a part of the loss, and margins
 scale_field = bounded_field(1e-6, 1_000_000)  # temperatures and other factors that are never zero
 
 
-def check_num_labels(fields: dict[str, Any]):
+def check_num_labels(fields: dict[str, Any]) -> None:
     """transformers makes a name for each label as it reads `num_labels`, which takes minutes for millions."""
     num_labels = fields.get("num_labels")
     if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= 65_536):
@@ -129,7 +129,7 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
     hidden_sizes: list[int] | tuple[int, ...] = width_field(default=(64, 128, 256, 512, 512))
     use_batch_norm: bool = False
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.depths = list(self.depths)
         self.hidden_sizes = list(self.hidden_sizes)
@@ -139,7 +139,7 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
         )
         super().__post_init__(**kwargs)
 
-    def validate_stages(self):
+    def validate_stages(self) -> None:
         """Part of `@strict`-powered validation: every stage has a depth and a width."""
         if len(self.depths) != len(self.hidden_sizes):
             raise ValueError(

@@ -85,7 +85,7 @@ class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     _supports_flex_attn = True
 
     @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
+    def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Conv2d):
             init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             init.zeros_(module.bias)

@@ -15,6 +15,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,6 +28,11 @@ from .kernels_vse_scnlm import encode_alike
 
 class VseScnlmMemory(nn.Module):
     """What generation takes from the training captions: templates, and vectors of words and sentences."""
+
+    template_tags: torch.Tensor
+    template_counts: torch.Tensor
+    word_embeds: torch.Tensor
+    sentence_embeds: torch.Tensor
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
@@ -52,11 +58,11 @@ class VseScnlmGenerateOutput(ModelOutput):
         Logarithm of the trigram language model's probability, a token, the end token included.
     """
 
-    sequences: torch.LongTensor | None = None
-    tag_ids: torch.LongTensor | None = None
-    scores: torch.FloatTensor | None = None
-    similarities: torch.FloatTensor | None = None
-    log_probabilities: torch.FloatTensor | None = None
+    sequences: torch.Tensor | None = None
+    tag_ids: torch.Tensor | None = None
+    scores: torch.Tensor | None = None
+    similarities: torch.Tensor | None = None
+    log_probabilities: torch.Tensor | None = None
 
 
 class VseScnlmGenerationMixin(GenerationMixin):
@@ -74,13 +80,13 @@ class VseScnlmGenerationMixin(GenerationMixin):
     @torch.no_grad()
     def remember(
         self,
-        input_ids: torch.LongTensor,
-        tag_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
+        tag_ids: torch.Tensor,
         num_sentences: int = 5000,
         min_template_length: int = 4,
         max_template_length: int = 12,
         batch_size: int = 256,
-    ):
+    ) -> None:
         r"""
         Takes from the training captions what `generate` needs: templates, vectors and a language model. All of it is
         saved with the model.
@@ -122,12 +128,12 @@ class VseScnlmGenerationMixin(GenerationMixin):
         config.num_sentences = len(kept)
         config.num_bigrams, config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
 
-    def embed_words(self, words: torch.LongTensor, batch_size: int = 256) -> torch.Tensor:
+    def embed_words(self, words: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
         """Vectors of words, each as a sentence of its own."""
         sentences = torch.stack([words, torch.full_like(words, self.config.eos_token_id)], dim=1)
         return self._encode(sentences, torch.ones_like(sentences), batch_size, "words")
 
-    def _encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, batch_size: int, what: str):
+    def _encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, batch_size: int, what: str) -> Any:
         starts = range(0, len(input_ids), batch_size)
         batches = [
             self.model.get_text_features(
@@ -142,15 +148,15 @@ class VseScnlmGenerationMixin(GenerationMixin):
     @torch.no_grad()
     def generate(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
-        content_embeds: torch.FloatTensor | None = None,
-        input_ids: torch.LongTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
+        content_embeds: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
-        **kwargs,
-    ) -> torch.LongTensor | VseScnlmGenerateOutput:
+        **kwargs: Any,
+    ) -> torch.Tensor | VseScnlmGenerateOutput:
         r"""
         Describes images, or any vectors of the space: captions are decoded along sampled templates from sampled
         contents, all in one batch, and ranked by their similarity to the image and by a trigram language model.
@@ -223,7 +229,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         output = VseScnlmGenerateOutput(*self.rank(words, targets, tags, number, settings))
         return output if settings.return_dict_in_generate else output.sequences
 
-    def _prefix(self, input_ids: torch.LongTensor | None, images: int) -> torch.LongTensor:
+    def _prefix(self, input_ids: torch.Tensor | None, images: int) -> torch.Tensor:
         """The first words of captions, padded on the right: `(images, words)`, with no column if none are given."""
         config = self.config
         if input_ids is None:
@@ -274,11 +280,11 @@ class VseScnlmGenerationMixin(GenerationMixin):
 
     def decode(
         self,
-        tags: torch.LongTensor,
+        tags: torch.Tensor,
         contents: torch.Tensor,
-        which: torch.LongTensor,
-        prefix: torch.LongTensor | None = None,
-    ) -> torch.LongTensor:
+        which: torch.Tensor,
+        prefix: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         r"""
         The most probable word for each tag after those chosen before, of shape `(images, templates, length)`.
 
@@ -302,7 +308,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
         windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
         which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).flatten()
-        tables = decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table()
+        tables = (decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table())
         words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
         # Captions of one content and of the same tags until here have the same words: one of them is decoded.
         alike = number_rows(torch.cat([which.unsqueeze(1), windows[:, 0, :-1]], dim=1))
@@ -312,7 +318,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
             one_of_each = rows[first_rows(alike[rows])]
             states = which[one_of_each], words[one_of_each, position : position + size], windows[one_of_each, position]
             parts = zip(*(state.split(1024) for state in states), strict=True)
-            chosen = torch.cat([self._most_probable(*part, *tables) for part in parts])
+            chosen = torch.cat([self._most_probable(*part, *tables) for part in parts])  # type: ignore[call-arg]
             words[rows, position + size] = chosen[alike[rows]]
             if prefix is not None and position < prefix.shape[1]:
                 given = prefix[rows // len(tags), position]
@@ -323,13 +329,13 @@ class VseScnlmGenerationMixin(GenerationMixin):
 
     def _most_probable(
         self,
-        which: torch.LongTensor,
-        previous: torch.LongTensor,
-        tags: torch.LongTensor,
+        which: torch.Tensor,
+        previous: torch.Tensor,
+        tags: torch.Tensor,
         contents: torch.Tensor,
         tag_table: torch.Tensor,
         word_table: torch.Tensor,
-    ) -> torch.LongTensor:
+    ) -> torch.Tensor:
         """The best word for each content, the words before and the tags ahead."""
         config = self.config
         context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
@@ -340,7 +346,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         return logits.argmax(dim=-1)
 
     def rank(
-        self, words: torch.LongTensor, targets: torch.Tensor, tags: torch.LongTensor, number: int, settings
+        self, words: torch.Tensor, targets: torch.Tensor, tags: torch.Tensor, number: int, settings: Any
     ) -> tuple[torch.Tensor, ...]:
         """The best captions of each image, with their tags and scores."""
         images, templates, length = words.shape
@@ -381,12 +387,12 @@ class VseScnlmGenerationMixin(GenerationMixin):
         return words[best], tags[best], scores[best], similarities[best], log_probabilities[best]
 
 
-def number_rows(rows: torch.LongTensor) -> torch.LongTensor:
+def number_rows(rows: torch.Tensor) -> torch.Tensor:
     """Numbers from 0 on, equal for equal rows."""
     return torch.unique(rows, dim=0, return_inverse=True)[1]
 
 
-def first_rows(numbers: torch.LongTensor) -> torch.LongTensor:
+def first_rows(numbers: torch.Tensor) -> torch.Tensor:
     """The first place of each number of [`number_rows`]."""
     places = torch.arange(len(numbers), device=numbers.device)
     first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")

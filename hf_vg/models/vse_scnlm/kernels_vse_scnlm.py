@@ -13,11 +13,13 @@
 # limitations under the License.
 """What exists only for speed in the generation of VseScnlm."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import nn
 
 
-def encode_alike(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
+def encode_alike(encoder: Any, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """
     Sentences as `encoder` encodes them, without dropout: a beginning that several sentences share is read once. The
     plain version is [`encode_each`], with which it takes 3.3x as long to describe an image: benchmarks/scnlm.py.
@@ -42,6 +44,6 @@ def encode_alike(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch
     return encoded
 
 
-def encode_each(encoder: nn.Module, input_ids: torch.LongTensor, lengths: torch.LongTensor) -> torch.Tensor:
+def encode_each(encoder: Callable, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     mask = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
     return encoder(input_ids, mask)[-1]

@@ -62,7 +62,7 @@ class VseScnlmDecoder(nn.Module):
         context = (self.factor_context.weight @ self.context.weight).unflatten(1, (-1, self.config.word_size))
         return torch.einsum("vk,fik->ivf", folded, context)
 
-    def read(self, words: torch.LongTensor) -> torch.Tensor:
+    def read(self, words: torch.Tensor) -> torch.Tensor:
         r"""
         W_fk r, of shape `(sentences, length, factors)`.
 
@@ -76,7 +76,7 @@ class VseScnlmDecoder(nn.Module):
     def forward(
         self,
         context: torch.Tensor,
-        tag_windows: torch.LongTensor,
+        tag_windows: torch.Tensor,
         content: torch.Tensor,
         tag_table: torch.Tensor,
     ) -> torch.Tensor:
@@ -111,10 +111,10 @@ class VseScnlmLMOutput(ModelOutput):
         `(sentences, length, num_factors)`.
     """
 
-    loss: torch.FloatTensor | None = None
-    loss_caption: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    loss: torch.Tensor | None = None
+    loss_caption: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
 class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerationMixin):
@@ -138,13 +138,13 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
         self.generation_config._from_model_config = False
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, (VseScnlmMemory, VseScnlmTrigrams)):
             for buffer in module.buffers():
                 init.zeros_(buffer)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> "VseScnlmForConditionalGeneration":
         super().train(mode)
         # `from_pretrained` makes new parameters and then calls `eval`, which comes here.
         self.model.eval().requires_grad_(False)
@@ -153,7 +153,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
     def get_output_embeddings(self) -> nn.Linear:
         return self.decoder.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear):
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.decoder.lm_head = new_embeddings
 
     @torch.no_grad()
@@ -178,11 +178,11 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        tag_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        tag_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        content_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        content_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VseScnlmLMOutput:
         r"""

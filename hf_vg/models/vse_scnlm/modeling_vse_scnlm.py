@@ -61,7 +61,7 @@ class VseScnlmTextEncoder(nn.Module):
             rnn_class = nn.LSTM if config.sentence_encoder == "lstm" else nn.GRU
             self.rnn = rnn_class(config.embedding_size, config.hidden_size, batch_first=True)
 
-    def forward(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Word embeddings, the state after each word, and the sentence, of shape `(sentences, hidden_size)`."""
         embeddings = self.dropout(self.embed_tokens(input_ids))  # (B, T, E)
         mask = attention_mask.bool()
@@ -90,14 +90,14 @@ class VseScnlmPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     _no_split_modules = ["VseScnlmTextEncoder"]
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         """As in the released code: small uniform weights, orthogonal recurrent ones, a Glorot-uniform image map."""
         super()._init_weights(module)
         if isinstance(module, nn.Embedding):
             init.uniform_(module.weight, -0.1, 0.1)
         elif isinstance(module, (nn.LSTM, nn.GRU)):
             init.uniform_(module.weight_ih_l0, -0.1, 0.1)
-            for gate in module.weight_hh_l0.split(module.hidden_size):
+            for gate in module.get_parameter("weight_hh_l0").split(module.hidden_size):
                 init.orthogonal_(gate)
             init.zeros_(module.bias_ih_l0)
             init.zeros_(module.bias_hh_l0)
@@ -137,14 +137,14 @@ class VseScnlmOutput(ModelOutput):
         The word embeddings of the sentences, and the encoder's state after each word.
     """
 
-    loss: torch.FloatTensor | None = None
-    loss_images: torch.FloatTensor | None = None
-    loss_sentences: torch.FloatTensor | None = None
-    logits_per_image: torch.FloatTensor | None = None
-    logits_per_text: torch.FloatTensor | None = None
-    image_embeds: torch.FloatTensor | None = None
-    text_embeds: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    loss: torch.Tensor | None = None
+    loss_images: torch.Tensor | None = None
+    loss_sentences: torch.Tensor | None = None
+    logits_per_image: torch.Tensor | None = None
+    logits_per_text: torch.Tensor | None = None
+    image_embeds: torch.Tensor | None = None
+    text_embeds: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
 class VseScnlmModel(VseScnlmPreTrainedModel):
@@ -164,14 +164,14 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.text_encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.text_encoder.embed_tokens = value
 
     @can_return_tuple
     def get_image_features(
         self,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
@@ -195,7 +195,7 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
     @can_return_tuple
     def get_text_features(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
@@ -219,11 +219,11 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        pixel_values: torch.FloatTensor | None = None,
-        image_features: torch.FloatTensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_features: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        image_ids: torch.LongTensor | None = None,
+        image_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VseScnlmOutput:
         r"""
@@ -251,10 +251,11 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
                     f"evenly among {image_embeds.shape[0]} images."
                 )
             vectors = image_embeds if self.config.normalize_image else images.last_hidden_state
-            pairs = [vectors.repeat_interleave(captions, dim=0), text_embeds, image_ids.repeat_interleave(captions)]
+            vectors, image_ids = (tensor.repeat_interleave(captions, dim=0) for tensor in (vectors, image_ids))
+            sentence_vectors = text_embeds
             if self.training:  # other processes may not evaluate at the same time
-                pairs = [gather_rows(tensor) for tensor in pairs]
-            loss_images, loss_sentences = ranking_losses(*pairs, self.config)
+                vectors, sentence_vectors, image_ids = map(gather_rows, (vectors, text_embeds, image_ids))
+            loss_images, loss_sentences = ranking_losses(vectors, sentence_vectors, image_ids, self.config)
             loss = loss_images + loss_sentences
 
         return VseScnlmOutput(

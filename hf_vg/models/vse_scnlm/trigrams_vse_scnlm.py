@@ -28,6 +28,14 @@ class VseScnlmTrigrams(nn.Module):
     The tables are tensors, so that they are saved with the model and looked up for a whole batch at once.
     """
 
+    trigrams: torch.Tensor
+    trigram_scores: torch.Tensor
+    bigrams: torch.Tensor
+    bigram_scores: torch.Tensor
+    bigram_backoffs: torch.Tensor
+    word_scores: torch.Tensor
+    word_backoffs: torch.Tensor
+
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
         # Sentences begin after this token, twice, and end with it. The two do not mix, as nothing follows an end.
@@ -41,7 +49,7 @@ class VseScnlmTrigrams(nn.Module):
         self.word_backoffs = nn.Buffer(torch.zeros(config.vocab_size))
 
     @torch.no_grad()
-    def count(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor):
+    def count(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
         """Makes the tables from sentences that end with the end token."""
         size, device = len(self.word_scores), self.word_scores.device
         words, is_word = self.windows(input_ids.to(device), attention_mask.to(device))
@@ -72,7 +80,7 @@ class VseScnlmTrigrams(nn.Module):
         self.word_scores = (probabilities + discount * len(unigrams) / total / size).log()
 
     @torch.no_grad()
-    def resize(self, size: int):
+    def resize(self, size: int) -> None:
         """Changes the number of words. A removed word takes its n-grams with it. A new word is one never seen."""
         old, few = len(self.word_scores), min(size, len(self.word_scores))
 
@@ -105,15 +113,13 @@ class VseScnlmTrigrams(nn.Module):
         scores = ((counts - discount) / totals[which]).log()
         return scores, histories, (discount * different / totals).log()
 
-    def windows(
-        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor
-    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+    def windows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token with the two before it, of shape `(sentences, length, 3)`, and which tokens are real."""
         padded = nn.functional.pad(input_ids, (2, 0), value=self.boundary)
         return padded.unfold(1, 3, 1), attention_mask.bool()
 
     @torch.no_grad()
-    def log_probabilities(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor) -> torch.FloatTensor:
+    def log_probabilities(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Natural logarithms of each token's probability after those before it, and 0 at padding."""
         words, is_word = self.windows(input_ids, attention_mask)
         first, second, third = words.unbind(-1)

@@ -14,6 +14,8 @@
 
 """Caption metrics for the `evaluate` library, loaded from this folder."""
 
+from typing import Any
+
 import datasets
 import evaluate
 
@@ -52,6 +54,6 @@ class Captions(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, df=None) -> dict[str, float]:
+    def _compute(self, predictions: Any, references: Any, df: Any = None) -> dict[str, float]:
         metrics = ("bleu", "rouge", "cider") if self.config_name == "default" else (self.config_name,)
         return caption_metrics(predictions, references, metrics, df)
