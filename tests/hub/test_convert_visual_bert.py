@@ -124,7 +124,7 @@ def test_with_a_backbone_it_sees_pixels(kind, tokenizer, tmp_path):
     if kind == "vgg":
         backbone = VggBackbone(VggConfig(depths=[1], hidden_sizes=[4]))
     else:
-        backbone = ResNetBackbone(ResNetConfig(embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1]))
+        backbone = ResNetBackbone(ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1]))
     backbone.save_pretrained(tmp_path / "backbone")
     CLIPImageProcessorPil(image_mean=[0.1, 0.2, 0.3]).save_pretrained(tmp_path / "backbone")
     options = ["--tokenizer", tokenizer, "--backbone", str(tmp_path / "backbone"), "--image_size", "16"]

@@ -27,7 +27,7 @@ def vgg(**kwargs) -> VggConfig:
 
 def resnet() -> ResNetConfig:
     return ResNetConfig(
-        embedding_size=4, hidden_sizes=[5, 6], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+        embedding_size=8, hidden_sizes=[8, 6], depths=[1, 1], layer_type="basic", out_features=["stage2"]
     )
 
 

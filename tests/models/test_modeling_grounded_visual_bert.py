@@ -326,7 +326,7 @@ class TestRegions:
 
     def test_any_backbone_plugs_in(self):
         backbone = ResNetConfig(
-            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+            embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
         model = tiny_model(backbone_config=backbone, region_feature_size=8)
         assert torch.isfinite(model(**tiny_inputs()).loss)
@@ -402,7 +402,7 @@ class TestVisualBert:
         torch.manual_seed(0)
         bert = BertModel(BertConfig(**SIZES, initializer_range=0.3)).eval()
         bert.save_pretrained(tmp_path)
-        backbone = ResNetBackbone(ResNetConfig(embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1]))
+        backbone = ResNetBackbone(ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1]))
         for model_class in (GroundedVisualBertForVGP, GroundedVisualBertForQuestionAnswering):
             model = model_class.from_text_pretrained(tmp_path, backbone, attention_supervision="direct")
             base = model.visual_bert
@@ -441,7 +441,7 @@ class TestAttention:
     def test_is_switched_whatever_the_backbone(self, model_class, tmp_path):
         """A backbone of convolutions has no attention, and transformers' own do not say that they allow any."""
         resnet = ResNetConfig(
-            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+            embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
         model, inputs = tiny_model(model_class, backbone_config=resnet, region_feature_size=8), base_inputs()
         model.save_pretrained(tmp_path)

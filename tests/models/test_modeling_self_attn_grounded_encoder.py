@@ -358,7 +358,7 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
 
     def test_any_backbone_plugs_in_and_may_be_trained(self):
         backbone = ResNetConfig(
-            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+            embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
         model, inputs = tiny_model(backbone_config=backbone, feature_size=8, freeze_backbone=False), tiny_inputs()
         del inputs["image_features"]

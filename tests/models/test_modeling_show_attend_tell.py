@@ -518,7 +518,7 @@ class TestShowAttendTellModel:
 
     def test_any_backbone_plugs_in(self):
         backbone = ResNetConfig(
-            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+            embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=backbone, feature_size=8)).eval()
         outputs = model(**tiny_inputs(size=32), output_attentions=True)

@@ -507,7 +507,7 @@ class TestSpatialTransformerCaptionerModel:
 
     def test_any_backbone_plugs_in(self):
         backbone = ResNetConfig(
-            embedding_size=4, hidden_sizes=[6, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+            embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
         model = tiny_model(backbone_config=backbone, feature_size=8)
         assert model.model.encoder.projection is None
