@@ -13,11 +13,11 @@
 # limitations under the License.
 import json
 
-import httpx
 import pytest
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import httpx
 from safetensors.torch import load_file, save_file
 
 from hf_vg import VseScnlmForConditionalGeneration
