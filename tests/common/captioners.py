@@ -310,7 +310,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
         assert printed.strip() == str(processor(text=["a red circle"])["labels"])
 
     def test_overfits_a_batch(self):
-        """A captioner that can not learn two captions by heart is broken somewhere."""
+        """A captioner that cannot learn two captions by heart is broken somewhere."""
         set_seed(0)
         model, inputs = self.model().train(), self.inputs(2)
         for module in model.modules():

@@ -32,7 +32,7 @@ class ModelTesterMixin(ContractTesterMixin):
 
     - `model_class`, `auto_class`, and `config()`: the smallest config that has all parts;
     - `inputs(batch_size)`: what the model is called with, labels included if it has a loss;
-    - `outputs_to_compare`: names of outputs that hold one row an example.
+    - `outputs_to_compare`: names of outputs that hold one row per example.
     """
 
     model_class: type
