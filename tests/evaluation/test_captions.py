@@ -135,14 +135,35 @@ def test_brevity_penalty_only_for_short_captions():
     assert long["bleu1"] == long["bleu1_no_bp"] == pytest.approx(4 / 5)
 
 
-def test_bleu_as_show_attend_and_tell_counts_it():
-    references = [["A dog , wet , runs .", "The dog runs fast"]]
-    scores = caption_metrics(["a cat runs"], references, ["bleu_punctuation"])
-    # Of "a cat runs .": a, runs and the full stop; of its bigrams "runs ." alone.
-    assert scores["bleu1_punctuation"] == pytest.approx(3 / 4)
-    assert scores["bleu2_punctuation"] == pytest.approx(math.sqrt(3 / 4 * 1 / 3))
-    with pytest.raises(ValueError, match="unknown caption metric"):
-        caption_scores(["a cat runs"], references, ["bleu_punctuation"])
+class TestBleuWithPunctuation:
+    def score(self, predictions, references):
+        scores = caption_metrics(predictions, references, ["bleu_punctuation"])
+        return [scores[f"bleu{order}_punctuation"] for order in range(1, 5)]
+
+    def test_counts_marks_as_words(self):
+        references = [["A dog , wet , runs .", "The dog runs fast"]]
+        bleu1, bleu2, *_ = self.score(["a cat runs"], references)
+        # Of "a cat runs .": a, runs and the full stop; of its bigrams "runs ." alone.
+        assert (bleu1, bleu2) == (pytest.approx(3 / 4), pytest.approx(math.sqrt(3 / 4 * 1 / 3)))
+        with pytest.raises(ValueError, match="unknown caption metric"):
+            caption_scores(["a cat runs"], references, ["bleu_punctuation"])
+
+    @pytest.mark.parametrize("reference", ["A Dog , wet , runs .", "a dog runs fast", "A dog runs to D.C.", "Go !"])
+    def test_captions_that_equal_a_reference_score_1(self, reference):
+        others = ["The dog runs fast ."]
+        for caption in (reference, reference.lower(), reference.upper(), f"{reference}  "):
+            bleu = self.score([caption, "The dog"], [[*others, reference], ["the dog"]])
+            assert bleu[:2] == pytest.approx([1, 1]), caption
+
+    @pytest.mark.parametrize(
+        "caption", ["a dog runs fast", "a dog runs fast .", "A dog runs fast.", "a dog runs fast . "]
+    )
+    @pytest.mark.parametrize("reference", ["A dog runs fast .", "A dog runs fast", "a dog runs fast."])
+    def test_a_full_stop_is_added_on_either_side_only_where_none_stands(self, caption, reference):
+        assert self.score([caption], [[reference]]) == pytest.approx([1] * 4)
+
+    def test_an_empty_caption_scores_0(self):
+        assert self.score(["", " "], [["a dog ."], ["a cat"]]) == [0] * 4
 
 
 @pytest.mark.parametrize("seed", range(4))
