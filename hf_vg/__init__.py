@@ -48,7 +48,7 @@ from .models.spatial_transformer import (
     SpatialTransformerCaptionerModel,
     SpatialTransformerCaptionerProcessor,
 )
-from .models.vgg import VggBackbone, VggConfig
+from .models.vgg import VggBackbone, VggConfig, VggForImageClassification
 from .models.vse_scnlm import (
     VseScnlmConfig,
     VseScnlmForConditionalGeneration,
@@ -98,6 +98,7 @@ __all__ = [
     "SpatialTransformerCaptionerProcessor",
     "VggBackbone",
     "VggConfig",
+    "VggForImageClassification",
     "VseScnlmConfig",
     "VseScnlmForConditionalGeneration",
     "VseScnlmModel",

@@ -17,6 +17,7 @@ from transformers import (
     AutoBackbone,
     AutoConfig,
     AutoModel,
+    AutoModelForImageClassification,
     AutoModelForImageTextToText,
     AutoModelForPreTraining,
     AutoModelForTokenClassification,
@@ -46,6 +47,7 @@ FAMILIES = (
         (
             (AutoBackbone, vgg.VggBackbone),
             (AutoModel, vgg.VggBackbone),  # `AutoBackbone` asks the Hub, even for a folder
+            (AutoModelForImageClassification, vgg.VggForImageClassification),
         ),
     ),
     (

@@ -17,6 +17,11 @@ Compute the features of a frozen network once, for every image of a dataset.
     accelerate launch recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
         --features outputs/features
 
+The 4,096 numbers of fc7 of a VGG that was converted with its classifier:
+
+    accelerate launch recipes/extract_features.py --data_dir flickr8k --backbone vgg19 --backbone_stage fc7 \
+        --pooling mean --features outputs/features
+
 If it is killed, run it again to resume. With images or networks added it computes only what is new. Recipes read the
 features with `--features outputs/features`, and would compute them in the same way.
 """
@@ -38,7 +43,7 @@ def main():
     images = concatenate_datasets([split.select_columns("image") for split in load_caption_data(args).values()])
     cache = extract_features(
         images,
-        load_backbone(args.backbone, args.trust_remote_code),
+        load_backbone(args.backbone, args.trust_remote_code, args.backbone_stage),
         build_image_processor(args),
         args.features,
         pooling=args.pooling,

@@ -66,6 +66,13 @@ class CaptionDataArguments:
             "help": "Pretrained network to see images with, and its image processor: a folder, or a model of the Hub."
         },
     )
+    backbone_stage: str | None = field(
+        default=None,
+        metadata={
+            "help": "Stage of the backbone to take features from, such as stage4, or fc7 of a VGG with its "
+            "classifier. By default that of its config, usually the last."
+        },
+    )
     features: str | None = field(
         default=None,
         metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},

@@ -65,7 +65,9 @@ def available_cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def load_backbone(name_or_path: str | PathLike, trust_remote_code: bool = False) -> PreTrainedModel:
+def load_backbone(
+    name_or_path: str | PathLike, trust_remote_code: bool = False, stage: str | None = None
+) -> PreTrainedModel:
     r"""
     Loads the backbone of a checkpoint, in single precision. What [`load_checkpoint`] refuses is refused.
 
@@ -74,18 +76,24 @@ def load_backbone(name_or_path: str | PathLike, trust_remote_code: bool = False)
             A folder or a model of the Hub: a backbone, or a classifier that has one.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+        stage (`str`, *optional*):
+            The stage whose map the backbone returns: one of its `stage_names`, such as `"stage4"`, or `"fc7"` of a VGG
+            with its classifier. By default that of its config, which is usually the last.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
     config = load_config(name_or_path, trust_remote_code=trust_remote_code)
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
         raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
+    if stage is not None and stage not in config.stage_names:
+        raise ValueError(f"{name_or_path} has the stages {', '.join(config.stage_names)}, and no {stage!r}.")
     # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
     return load_checkpoint(
         name_or_path,
         model_class=MODEL_FOR_BACKBONE_MAPPING[type(config)],
         trust_remote_code=trust_remote_code,
         dtype=torch.float32,
+        **({} if stage is None else {"out_features": [stage]}),
     )
 
 

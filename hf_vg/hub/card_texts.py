@@ -150,6 +150,17 @@ MODELS = {
         speaks=False,
         limits="The fully connected layers are left out, so that it classifies nothing by itself.",
     ),
+    "VggForImageClassification": About(
+        auto_class="AutoModelForImageClassification",
+        kind="backbone",
+        summary="VGG with its classifier. Captioners see through its convolutions, and fc7 gives 4,096 numbers of an "
+        "image.",
+        pipeline_tag="image-classification",
+        tags=("image-features",),
+        papers=("simonyan2014",),
+        speaks=False,
+        limits="torchvision's file does not name the 1,000 classes of ImageNet, which are numbered.",
+    ),
 }
 
 _FLICKR = (

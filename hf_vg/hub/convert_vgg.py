@@ -18,26 +18,31 @@ Convert torchvision's VGG weights (`.safetensors`, or a `.pth` state dict) to a 
 python -m hf_vg.hub.convert_vgg --checkpoint vgg19-dcbb9e9d.pth --output_dir vgg19
 ```
 
-The variant is read off the tensors, the classifier is left out, and the precision is kept unless `--dtype` casts it.
+The variant is read off the tensors, and the precision is kept unless `--dtype` casts it. A file with torchvision's
+classifier becomes a `VggForImageClassification`, a file of convolutions a `VggBackbone`. Either is a `--backbone` for
+the recipes, and the first also has fc6 and fc7: `--backbone_stage fc7`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoBackbone, CLIPImageProcessorPil, PreTrainedModel
+from transformers import CLIPImageProcessorPil, PreTrainedModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, PILImageResampling
 
 from ..errors import told_in_one_sentence
 from ..loading import check_weights
 from ..models.publishing import upload_folder
-from ..models.vgg.configuration_vgg import VGG_DEPTHS, VggConfig
+from ..models.vgg import VGG_DEPTHS, VggBackbone, VggConfig, VggForImageClassification
 from .cards import Run, model_card
 from .conversion import check_tensors, converter_parser, new_folder, read_state_dict, some
 
 
+CLASSIFIER = {"vgg.fc6.linear": "classifier.0", "vgg.fc7.linear": "classifier.3", "classifier": "classifier.6"}
+
+
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
-    """Pairs (name in `VggBackbone`, name in torchvision) of every module that holds weights."""
+    """Pairs (name in `VggBackbone`, name in torchvision) of every convolution and normalization."""
     position = 0  # in torchvision's flat `features`, where ReLUs and pools count too
     for stage_idx, depth in enumerate(config.depths):
         for layer_idx in range(depth):
@@ -51,52 +56,64 @@ def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
         position += 1  # the pool
 
 
-def _empty_backbone(config: VggConfig) -> PreTrainedModel:
+def _empty_model(config: VggConfig) -> PreTrainedModel:
+    model_class = VggBackbone if config.fc_size is None else VggForImageClassification
     with torch.device("meta"):
-        return AutoBackbone.from_config(config)
+        return model_class(config)
 
 
 def convert_torchvision_state_dict(
     state_dict: Mapping[str, torch.Tensor],
 ) -> tuple[VggConfig, dict[str, torch.Tensor]]:
     """
-    Rename the tensors of a torchvision VGG to those of [`VggBackbone`].
+    Rename the tensors of a torchvision VGG to those of [`VggForImageClassification`], or of [`VggBackbone`] if there
+    is no classifier.
 
     Args:
         state_dict (`Mapping[str, torch.Tensor]`):
-            torchvision's tensors: `features.*`, and `classifier.*`, which is ignored.
+            torchvision's tensors: `features.*`, and `classifier.*` if the file has it.
 
     Returns:
         `tuple[VggConfig, dict[str, torch.Tensor]]`: the configuration read off the tensors, and a state dict for it
         that shares their memory.
     """
-    features = {name: tensor for name, tensor in state_dict.items() if not name.startswith("classifier.")}
-    num_convolutions = sum(name.startswith("features.") and tensor.ndim == 4 for name, tensor in features.items())
+    tensors = dict(state_dict)
+    num_convolutions = sum(name.startswith("features.") and tensor.ndim == 4 for name, tensor in tensors.items())
     variants = {sum(depths): variant for variant, depths in VGG_DEPTHS.items()}
     if num_convolutions not in variants:
         expected = ", ".join(f"{count} ({variant})" for count, variant in variants.items())
         raise ValueError(
             f"not a torchvision VGG: it has {num_convolutions} convolutions named `features.N.weight`, expected "
-            f"{expected}. Its tensors are {some(sorted(features))}."
+            f"{expected}. Its tensors are {some(sorted(tensors))}."
         )
     variant = variants[num_convolutions]
-    use_batch_norm = any(name.endswith(".running_mean") for name in features)
-    config = VggConfig(depths=VGG_DEPTHS[variant], use_batch_norm=use_batch_norm)
+    use_batch_norm = any(name.endswith(".running_mean") for name in tensors)
+    sizes = {}
+    if any(name.startswith("classifier.") for name in tensors):
+        # Of a tensor that is missing or misshapen, the published size is taken. The check below names the tensor.
+        fc6, output = (tensors.get(f"classifier.{index}.weight", torch.empty(0)) for index in (0, 6))
+        sizes = {
+            "fc_size": len(fc6) if fc6.ndim == 2 and 0 < len(fc6) <= 65_536 else 4096,
+            "num_labels": len(output) if output.ndim == 2 and 0 < len(output) <= 65_536 else 1000,
+        }
+    config = VggConfig(depths=VGG_DEPTHS[variant], use_batch_norm=use_batch_norm, **sizes)
 
     module_names = dict(_module_names(config))
+    if sizes:
+        module_names = {f"vgg.{name}": source_name for name, source_name in module_names.items()} | CLASSIFIER
     expected, names = {}, {}
-    for name, tensor in _empty_backbone(config).state_dict().items():
+    for name, tensor in _empty_model(config).state_dict().items():
         module_name, _, tensor_name = name.rpartition(".")
         source_name = f"{module_names[module_name]}.{tensor_name}"
         expected[source_name], names[source_name] = tensor, name
         if tensor_name == "num_batches_tracked":
             # torchvision's older batch-norm files lack this counter; torch's own loader starts it at 0 as well.
-            features.setdefault(source_name, torch.zeros((), dtype=torch.long))
+            tensors.setdefault(source_name, torch.zeros((), dtype=torch.long))
     batch_norm = "_bn" if use_batch_norm else ""
     check_tensors(
-        features, expected, f"a torchvision {variant}{batch_norm}, which its {num_convolutions} convolutions suggest"
+        tensors, expected, f"a torchvision {variant}{batch_norm}, which its {num_convolutions} convolutions suggest"
     )
-    return config, {name: features[source_name] for source_name, name in names.items()}
+    return config, {name: tensors[source_name] for source_name, name in names.items()}
 
 
 def convert_checkpoint(
@@ -124,10 +141,10 @@ def convert_checkpoint(
         except ValueError as error:
             raise ValueError(f"{checkpoint}: {error}") from error
 
-        backbone = _empty_backbone(config)
-        backbone.load_state_dict(state_dict, assign=True)
-        backbone.to(dtype)
-        check_weights(checkpoint, backbone, missing=())
+        model = _empty_model(config)
+        model.load_state_dict(state_dict, assign=True)
+        model.to(dtype)
+        check_weights(checkpoint, model, missing=())
 
         # torchvision's evaluation transform for these weights.
         image_processor = CLIPImageProcessorPil(
@@ -138,8 +155,8 @@ def convert_checkpoint(
             image_std=IMAGENET_DEFAULT_STD,
         )
         run = Run(converted_from=f"torchvision's {checkpoint.name}")
-        model_card(backbone, name or str(output_dir), run).save(folder / "README.md")
-        backbone.save_pretrained(folder)
+        model_card(model, name or str(output_dir), run).save(folder / "README.md")
+        model.save_pretrained(folder)
         image_processor.save_pretrained(folder)
 
 

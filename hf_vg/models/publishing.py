@@ -40,6 +40,7 @@ PIPELINES = {
 }
 PIPELINE_TAGS = {
     CAPTIONER: "image-to-text",
+    "AutoModelForImageClassification": "image-classification",
     "AutoModelForVisualQuestionAnswering": "visual-question-answering",
     "AutoModelForZeroShotImageClassification": "zero-shot-image-classification",
 }

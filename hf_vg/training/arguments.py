@@ -133,7 +133,10 @@ class FeatureArguments(DryRunArguments, CaptionDataArguments):
 
     pooling: str = field(
         default="none",
-        metadata={"help": "`none` keeps the last feature map, `mean` its mean.", "choices": ["none", "mean"]},
+        metadata={
+            "help": "`none` keeps the feature map, `mean` its mean over locations, which is what fc6 and fc7 need.",
+            "choices": ["none", "mean"],
+        },
     )
     batch_size: int = field(default=32, metadata={"help": "Images that the network is given at once."})
     shard_size: int = field(default=256, metadata={"help": "Images of a file."})

@@ -54,7 +54,7 @@ def config_fields(args: SentenceEncoderArguments | CaptionerArguments) -> tuple[
     """The fields of a config that `args.model` and the backbone of `args.backbone` give, and that backbone if any."""
     if args.backbone is None:
         return dict(args.model), None
-    backbone = load_backbone(args.backbone, args.trust_remote_code)
+    backbone = load_backbone(args.backbone, args.trust_remote_code, args.backbone_stage)
     return {**args.model, "backbone_config": backbone.config, "feature_size": backbone.channels[-1]}, backbone
 
 

@@ -33,6 +33,7 @@ from hf_vg import (
     ShowAttendTellProcessor,
     VggBackbone,
     VggConfig,
+    VggForImageClassification,
 )
 from hf_vg.data import (
     CaptionCollator,
@@ -122,6 +123,18 @@ def test_pooled_vectors(dataset, backbone, image_processor, tmp_path):
     torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="`pooling` must be one of none, mean, got 'max'"):
         extract_features(dataset, backbone, image_processor, tmp_path, pooling="max")
+
+
+def test_fc7_of_a_classifier_is_a_vector(dataset, image_processor, tmp_path):
+    torch.manual_seed(0)
+    config = VggConfig(depths=[1, 1], hidden_sizes=[4, 8], fc_size=6)
+    VggForImageClassification(config).save_pretrained(tmp_path / "vgg")
+    backbone = load_backbone(tmp_path / "vgg", stage="fc7")
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path / "cache", pooling="mean")
+    features = torch.stack([row["image_features"] for row in cache.attach(dataset)])
+    assert features.shape == (NUM_IMAGES, 6) and features.any()
+    expected = reference(dataset, backbone, image_processor)[:, 0, 0]
+    torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_mirrored_images_have_features_of_their_own(dataset, backbone, tmp_path):

@@ -172,7 +172,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 # What is wrong with the tensors of a file, and a part of what is said.
 def change_vgg(change: Callable[[dict], None]) -> dict[str, torch.Tensor]:
-    backbone = convert_vgg._empty_backbone(VggConfig(depths=[1, 1, 2, 2, 2])).to_empty(device="cpu")
+    backbone = convert_vgg._empty_model(VggConfig(depths=[1, 1, 2, 2, 2])).to_empty(device="cpu")
     names = dict(convert_vgg._module_names(backbone.config))
     tensors = {
         f"{names[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": torch.zeros_like(tensor)

@@ -26,9 +26,10 @@ from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoBackbone, AutoConfig, AutoImageProcessor
+from transformers import AutoBackbone, AutoConfig, AutoImageProcessor, AutoModelForImageClassification, pipeline
 
-from hf_vg import VggBackbone, VggConfig
+from hf_vg import VggBackbone, VggConfig, VggForImageClassification
+from hf_vg.data import load_backbone
 from hf_vg.hub import convert_vgg
 from hf_vg.hub.convert_vgg import convert_torchvision_state_dict, main
 from hf_vg.models.vgg import VGG_DEPTHS
@@ -67,6 +68,16 @@ def plain_vgg(depths: list[int], use_batch_norm: bool) -> nn.Sequential:
 
 def torchvision_tensors(network: nn.Sequential) -> dict[str, torch.Tensor]:
     return {f"features.{name}": tensor for name, tensor in network.state_dict().items()}
+
+
+def plain_classifier(size: int, num_labels: int) -> nn.Sequential:
+    """torchvision's `classifier`."""
+    linear = [nn.Linear(512 * 7 * 7, size), nn.Linear(size, size), nn.Linear(size, num_labels)]
+    for layer in linear:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.normal_(layer.bias, std=0.1)
+    layers = [linear[0], nn.ReLU(), nn.Dropout(), linear[1], nn.ReLU(), nn.Dropout(), linear[2]]
+    return nn.Sequential(*layers).eval()
 
 
 def without_data(variant: str = "vgg11", use_batch_norm: bool = False) -> dict[str, torch.Tensor]:
@@ -185,6 +196,89 @@ def test_equals_plain_sequential_with_torchvision_weights(tmp_path):
             expected = network[:end](images)
             assert expected.std() > 0.1
             torch.testing.assert_close(feature_map, expected, atol=1e-4, rtol=0)
+
+
+# Classifier
+
+
+@pytest.fixture(scope="module")
+def classifier_dir(tmp_path_factory) -> Path:
+    """torchvision's VGG-11 whose fully connected layers have six units, for five classes, as a converted folder."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("classifier")
+    tensors = torchvision_tensors(plain_vgg(VGG_DEPTHS["vgg11"], use_batch_norm=False))
+    tensors |= {f"classifier.{name}": tensor for name, tensor in plain_classifier(6, 5).state_dict().items()}
+    torch.save(tensors, folder / "vgg11.pth")
+    main(["--checkpoint", str(folder / "vgg11.pth"), "--output_dir", str(folder / "vgg11")])
+    return folder
+
+
+@pytest.mark.parametrize("size", [224, 64])
+def test_classifier_equals_torchvisions(classifier_dir, size):
+    tensors = torch.load(classifier_dir / "vgg11.pth")
+    features, classifier = plain_vgg(VGG_DEPTHS["vgg11"], use_batch_norm=False), plain_classifier(6, 5)
+    for network, name in ((features, "features."), (classifier, "classifier.")):
+        network.load_state_dict({k.removeprefix(name): t for k, t in tensors.items() if k.startswith(name)})
+    model = AutoModelForImageClassification.from_pretrained(classifier_dir / "vgg11")
+    assert type(model) is VggForImageClassification and model.config.num_labels == 5
+    images = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        pooled = nn.functional.adaptive_avg_pool2d(features(images), 7).flatten(1)
+        torch.testing.assert_close(model(images).logits, classifier(pooled), atol=1e-4, rtol=1e-4)
+        for stage, end in (("fc6", 2), ("fc7", 5)):  # after their ReLU
+            backbone = load_backbone(classifier_dir / "vgg11", stage=stage)
+            (feature_map,) = backbone(images).feature_maps
+            assert feature_map.shape == (2, 6, 1, 1) and backbone.channels == [6]
+            torch.testing.assert_close(feature_map.flatten(1), classifier[:end](pooled), atol=1e-4, rtol=1e-4)
+    assert classifier[:5](pooled).std() > 0.1
+
+
+def test_backbone_of_a_classifier_has_convolutions_alone(classifier_dir, caplog):
+    backbone = load_backbone(classifier_dir / "vgg11")
+    assert backbone.out_features == ["stage5"] and backbone.channels == [512]
+    assert not [name for name, _ in backbone.named_parameters() if "fc" in name]
+    assert "fc6" not in caplog.text and "classifier" not in caplog.text  # no report of weights that are not used
+    assert load_backbone(classifier_dir / "vgg11", stage="stage4")(torch.randn(1, 3, 32, 32)).feature_maps[
+        0
+    ].shape == ((1, 512, 4, 4))
+    with pytest.raises(ValueError, match="has the stages stage1, .*, fc6, fc7, and no 'fc8'"):
+        load_backbone(classifier_dir / "vgg11", stage="fc8")
+
+
+def test_convolutions_alone_have_no_fc7(converted_dir):
+    with pytest.raises(ValueError, match="has the stages stage1, .*stage5, and no 'fc7'"):
+        load_backbone(converted_dir, stage="fc7")
+    with pytest.raises(ValueError, match="`fc_size` is `None`"):
+        VggForImageClassification(tiny_config())
+    # The files and the names of feature caches of version 0.1 had no such field.
+    assert "fc_size" not in tiny_config().to_dict() and tiny_config(fc_size=4).to_dict()["fc_size"] == 4
+
+
+def test_classifier_in_the_pipeline_and_its_loss(classifier_dir):
+    classify = pipeline("image-classification", model=str(classifier_dir / "vgg11"))
+    (best, *_) = classify(Image.new("RGB", (40, 30), "red"))
+    assert best["label"].startswith("LABEL_") and 0.2 <= best["score"] <= 1
+    torch.manual_seed(0)
+    model = VggForImageClassification(tiny_config(fc_size=6, num_labels=3))
+    labels = torch.tensor([2, 0])
+    output = model.eval()(torch.randn(2, 3, 32, 32), labels=labels)
+    assert output.loss.item() == pytest.approx(nn.functional.cross_entropy(output.logits, labels).item())
+    output.loss.backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_paper_sizes_of_the_classifier():
+    with torch.device("meta"):
+        model = VggForImageClassification(VggConfig(fc_size=4096, num_labels=1000))
+        fc7 = model.vgg(torch.empty(1, 3, 224, 224)).feature_maps[-1]
+    assert model.num_parameters() == 143_667_240  # torchvision's vgg19
+    assert fc7.shape == (1, 4096, 1, 1)
+
+
+def test_incomplete_classifier_is_named():
+    tensors = without_data("vgg11") | {"classifier.0.weight": torch.empty(8, 512 * 49, device="meta")}
+    with pytest.raises(ValueError, match=r"Missing: \['classifier.0.bias', 'classifier.3.bias'"):
+        convert_torchvision_state_dict(tensors)
 
 
 # Backbone behaviour
@@ -418,7 +512,7 @@ def test_pth_with_batch_norm_and_classifier(tmp_path):
     tensors = torchvision_tensors(plain_vgg(VGG_DEPTHS["vgg11"], use_batch_norm=True))
     # As torchvision's files of before this counter existed.
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
-    tensors["classifier.0.weight"] = torch.zeros(4, 4)
+    tensors |= {f"classifier.{name}": tensor for name, tensor in plain_classifier(6, 5).state_dict().items()}
     torch.save(tensors, tmp_path / "vgg11_bn.pth")
     output_dir = tmp_path / "new" / "vgg11_bn"
     main(["--checkpoint", str(tmp_path / "vgg11_bn.pth"), "--output_dir", str(output_dir), "--dtype", "bfloat16"])

@@ -92,8 +92,8 @@ def read_backbone_config(backbone_config: dict | PreTrainedConfig | None) -> dic
 @strict
 class VggConfig(BackboneConfigMixin, PreTrainedConfig):
     r"""
-    Configuration of a [`VggBackbone`], the convolutions of [VGG](https://huggingface.co/papers/1409.1556). The
-    defaults are VGG-19; `VGG_DEPTHS` holds the `depths` of the four published networks.
+    Configuration of a [`VggBackbone`] or a [`VggForImageClassification`]: [VGG](https://huggingface.co/papers/1409.1556).
+    The defaults are the convolutions of VGG-19; `VGG_DEPTHS` holds the `depths` of the four published networks.
 
     Args:
         num_channels (`int`, *optional*, defaults to 3):
@@ -104,11 +104,15 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
             Number of channels of each stage.
         use_batch_norm (`bool`, *optional*, defaults to `False`):
             Whether each convolution is followed by batch normalization (torchvision's `vgg*_bn`).
+        fc_size (`int`, *optional*):
+            Width of the fully connected layers fc6 and fc7: 4,096 in the published networks. `None` is for the
+            convolutions alone.
         out_features (`list[str]`, *optional*, defaults to the last stage):
             Stages to return, among `"stage1"`, `"stage2"`, ... in that order. The map of a stage is taken after its
-            last ReLU and before the pool that follows: at 224 pixels `"stage5"` of VGG-19 is 512x14x14.
+            last ReLU and before the pool that follows: at 224 pixels `"stage5"` of VGG-19 is 512x14x14. With
+            `fc_size` also `"fc6"` and `"fc7"`, after their ReLU, as maps of one location: 4096x1x1.
         out_indices (`list[int]`, *optional*, defaults to the last stage):
-            The same choice by position. VGG has no stem, so index 0 is `"stage1"` and -1 is the last stage.
+            The same choice by position. VGG has no stem, so index 0 is `"stage1"` and -1 is the last one.
 
     Example:
 
@@ -128,16 +132,26 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
     depths: list[int] | tuple[int, ...] = layers_field(default=(2, 2, 4, 4, 4))
     hidden_sizes: list[int] | tuple[int, ...] = width_field(default=(64, 128, 256, 512, 512))
     use_batch_norm: bool = False
+    fc_size: int | None = width_field(default=None)
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_num_labels(kwargs)
         self.depths = list(self.depths)
         self.hidden_sizes = list(self.hidden_sizes)
-        self.stage_names = [f"stage{idx}" for idx in range(1, len(self.depths) + 1)]
-        self.set_output_features_output_indices(
-            out_indices=kwargs.pop("out_indices", None), out_features=kwargs.pop("out_features", None)
-        )
+        convolutions = [f"stage{idx}" for idx in range(1, len(self.depths) + 1)]
+        self.stage_names = convolutions + (["fc6", "fc7"] if self.fc_size is not None else [])
+        out_indices, out_features = kwargs.pop("out_indices", None), kwargs.pop("out_features", None)
+        if out_indices is None and out_features is None:
+            out_features = convolutions[-1:]
+        self.set_output_features_output_indices(out_indices=out_indices, out_features=out_features)
         super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without `fc_size` if it is `None`, as version 0.1 wrote it: the names of feature caches depend on it."""
+        fields = super().to_dict()
+        if fields.get("fc_size", 0) is None:
+            del fields["fc_size"]
+        return fields
 
     def validate_stages(self) -> None:
         """Part of `@strict`-powered validation: every stage has a depth and a width."""

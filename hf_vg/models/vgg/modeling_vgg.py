@@ -11,20 +11,26 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch VGG backbone."""
+"""PyTorch VGG backbone and image classifier."""
+
+import copy
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.backbone_utils import BackboneMixin
-from transformers.modeling_outputs import BackboneOutput
+from transformers.modeling_outputs import BackboneOutput, ImageClassifierOutputWithNoAttention
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..publishing import PublishedModelMixin
 from .configuration_vgg import VggConfig
+
+
+POOLED_SIZE = 7  # locations per side that fc6 takes
+DROPOUT = 0.5  # of torchvision's classifier: after fc6 and after fc7
 
 
 class VggConvLayer(nn.Module):
@@ -68,12 +74,27 @@ class VggStage(nn.Module):
         return hidden_states
 
 
+class VggFullyConnected(nn.Module):
+    """One of fc6 and fc7: a linear layer over the whole map, ReLU. Its output is a map of one location."""
+
+    def __init__(self, config: VggConfig, in_features: int, dropout: float):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(in_features, config.fc_size)
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        hidden_states = self.linear(self.dropout(hidden_states.flatten(1)))
+        return self.activation(hidden_states)[:, :, None, None]
+
+
 class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     config: VggConfig
     auto_map = {
         "AutoConfig": "configuration_vgg.VggConfig",
         "AutoModel": "modeling_vgg.VggBackbone",
         "AutoBackbone": "modeling_vgg.VggBackbone",
+        "AutoModelForImageClassification": "modeling_vgg.VggForImageClassification",
     }
     base_model_prefix = "vgg"
     main_input_name = "pixel_values"
@@ -89,6 +110,9 @@ class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
         if isinstance(module, nn.Conv2d):
             init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=0.01)
+            init.zeros_(module.bias)
         else:
             super()._init_weights(module)
 
@@ -96,15 +120,25 @@ class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
 class VggBackbone(BackboneMixin, VggPreTrainedModel):
     """
     The convolutions of VGG as a backbone: `feature_maps` holds the map of each stage named by `config.out_features`.
+    It has fc6 and fc7 only if `config.out_features` ends with one of them.
     """
 
     has_attentions = False
+    # A backbone may be loaded from the weights of a classifier.
+    _keys_to_ignore_on_load_unexpected = [r"^(vgg\.)?fc[67]\.", r"^classifier\."]
     _can_record_outputs = {"hidden_states": OutputRecorder(VggStage, capture_initial_hidden_state=False)}
 
     def __init__(self, config: VggConfig):
         super().__init__(config)
-        self.num_features = config.hidden_sizes
+        self.num_features = [*config.hidden_sizes, *([] if config.fc_size is None else [config.fc_size] * 2)]
         self.stages = nn.ModuleList(VggStage(config, stage_idx) for stage_idx in range(len(config.depths)))
+        # fc6 alone has 103 million weights at the published width, which captioners do not need.
+        # CODEPATH: the published classifiers have both layers, networks of convolutions neither.
+        if config.out_features[-1] in ("fc6", "fc7"):
+            # fc6 sees 7 x 7 locations whatever the size of the image, as in torchvision.
+            self.last_pool = nn.Sequential(nn.MaxPool2d(2, 2), nn.AdaptiveAvgPool2d(POOLED_SIZE))
+            self.fc6 = VggFullyConnected(config, config.hidden_sizes[-1] * POOLED_SIZE**2, dropout=0.0)
+            self.fc7 = VggFullyConnected(config, config.fc_size, dropout=DROPOUT)
 
         # Recomputing a stage would count its batch twice in the running statistics of batch normalization.
         self.supports_gradient_checkpointing = not config.use_batch_norm
@@ -123,8 +157,8 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
 
         Returns:
             [`~transformers.modeling_outputs.BackboneOutput`]: `feature_maps`, one per stage of `out_features`. With
-            `output_hidden_states=True` also `hidden_states`, one per stage up to the last of `out_features`, where
-            the computation ends.
+            `output_hidden_states=True` also `hidden_states`, one per stage of convolutions up to the last of
+            `out_features`, where the computation ends.
         """
         # Image processors give float32, and a checkpoint kept in half precision loads in half precision.
         hidden_states = pixel_values.to(self.dtype)
@@ -137,7 +171,7 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
             hidden_states = hidden_states.detach().requires_grad_()
 
         feature_maps = {}
-        for stage_name, stage in zip(self.stage_names, self.stages, strict=True):
+        for stage_name, stage in zip(self.stage_names, self.stages, strict=False):
             if checkpointing:
                 hidden_states = self._gradient_checkpointing_func(stage.__call__, hidden_states)
             else:
@@ -146,9 +180,51 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
             if stage_name in self.out_features:
                 feature_maps[stage_name] = hidden_states
             if stage_name == self.out_features[-1]:
-                break
+                return BackboneOutput(feature_maps=tuple(feature_maps.values()))
 
+        feature_maps["fc6"] = self.fc6(self.last_pool(hidden_states))  # (B, 4096, 1, 1)
+        if self.out_features[-1] == "fc7":
+            feature_maps["fc7"] = self.fc7(feature_maps["fc6"])
+        feature_maps = {name: feature_map for name, feature_map in feature_maps.items() if name in self.out_features}
         return BackboneOutput(feature_maps=tuple(feature_maps.values()))
 
 
-__all__ = ["VggBackbone", "VggPreTrainedModel"]
+class VggForImageClassification(VggPreTrainedModel):
+    """VGG with its classifier: the convolutions, fc6, fc7 and a linear layer for the classes."""
+
+    def __init__(self, config: VggConfig):
+        super().__init__(config)
+        if config.fc_size is None:
+            raise ValueError("`fc_size` is `None`: these are the convolutions alone, which classify nothing.")
+        backbone_config = copy.deepcopy(config)
+        backbone_config.out_features = ["fc7"]
+        self.vgg = VggBackbone(backbone_config)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.classifier = nn.Linear(config.fc_size, config.num_labels)
+
+        # Initialize weights and apply final processing
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
+    ) -> ImageClassifierOutputWithNoAttention:
+        r"""
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
+                Images, as [`VggBackbone`] takes them.
+            labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                The class of each image, from 0 to `config.num_labels - 1`, for the loss.
+
+        Returns:
+            [`~transformers.modeling_outputs.ImageClassifierOutputWithNoAttention`]: `logits` of shape
+            `(batch_size, num_labels)`, and `loss` if there are labels.
+        """
+        outputs = self.vgg(pixel_values, **kwargs)
+        fc7 = outputs.feature_maps[-1].flatten(1)  # (B, 4096)
+        logits = self.classifier(self.dropout(fc7))
+        loss = self.loss_function(labels, logits, self.config) if labels is not None else None
+        return ImageClassifierOutputWithNoAttention(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+__all__ = ["VggBackbone", "VggForImageClassification", "VggPreTrainedModel"]
