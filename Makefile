@@ -58,8 +58,10 @@ soak: setup  ## Kill a training and a feature extraction 20 times each, and comp
 
 test-oldest:  ## Run the fast tests that need no extra on the oldest versions that pyproject.toml allows
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e . pytest matplotlib
-	.venv-oldest/bin/python -m pytest -m "not slow" tests/models tests/data tests/evaluation tests/interpretation \
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e . pytest pytest-xdist matplotlib
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" \
+		tests/models tests/data tests/evaluation tests/interpretation \
 		tests/pipelines/test_image_to_text.py tests/test_auto.py tests/test_import_graph.py tests/test_loading.py
 
 check: setup  ## Check format, lint, types, and transformers' modelling conventions

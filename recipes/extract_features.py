@@ -14,7 +14,7 @@
 """
 Compute the features of a frozen network once, for every image of a dataset.
 
-    accelerate launch recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
+    accelerate launch --quiet recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
         --features outputs/features
 
 The 4,096 numbers of fc7 of a VGG that was converted with its classifier:

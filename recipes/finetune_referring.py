@@ -16,12 +16,12 @@ Teach GroundedVisualBert to find what an expression refers to.
 
 With no arguments it trains on the expressions of scenes, a micro-world that is made on the spot:
 
-    accelerate launch recipes/finetune_referring.py
+    accelerate launch --quiet recipes/finetune_referring.py
 
 To start from a model whose attention was supervised, or to train on RefCOCO, RefCOCO+ or RefCOCOg:
 
-    accelerate launch recipes/finetune_referring.py --checkpoint outputs/vgp_rollout_scenes
-    accelerate launch recipes/finetune_referring.py --config recipes/configs/referring_refcoco+.yaml \
+    accelerate launch --quiet recipes/finetune_referring.py --checkpoint outputs/vgp_rollout_scenes
+    accelerate launch --quiet recipes/finetune_referring.py --config recipes/configs/referring_refcoco+.yaml \
         --checkpoint outputs/vgp_rollout --data_dir refer/data --images_dir coco/train2014
 """
 

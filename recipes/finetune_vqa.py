@@ -16,13 +16,13 @@ Teach GroundedVisualBert to answer questions about images.
 
 With no arguments it trains on the questions of scenes, a micro-world that is made on the spot:
 
-    accelerate launch recipes/finetune_vqa.py
+    accelerate launch --quiet recipes/finetune_vqa.py
 
 To start from a model whose attention was supervised, or to train on VQA v2:
 
-    accelerate launch recipes/finetune_vqa.py --checkpoint outputs/vgp_rollout_scenes
-    accelerate launch recipes/finetune_vqa.py --config recipes/configs/vqa_v2.yaml --checkpoint outputs/vgp_rollout \
-        --data_dir vqa --images_dir coco
+    accelerate launch --quiet recipes/finetune_vqa.py --checkpoint outputs/vgp_rollout_scenes
+    accelerate launch --quiet recipes/finetune_vqa.py --config recipes/configs/vqa_v2.yaml \
+        --checkpoint outputs/vgp_rollout --data_dir vqa --images_dir coco
 """
 
 from pathlib import Path

@@ -27,8 +27,8 @@ FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
 
 train() {  # recipe, config, and other flags
     local recipe=$1 config=$2; shift 2
-    accelerate launch --num_processes "${PROCESSES:-1}" --num_machines 1 --mixed_precision no --dynamo_backend no \
-        "recipes/$recipe.py" --config "recipes/configs/$config.yaml" "$@"
+    accelerate launch --quiet --num_processes "${PROCESSES:-1}" --num_machines 1 --mixed_precision no \
+        --dynamo_backend no "recipes/$recipe.py" --config "recipes/configs/$config.yaml" "$@"
 }
 
 vgg16() {

@@ -16,39 +16,40 @@ Train an image captioner, score it, and show where it looks.
 
 With no arguments it trains Show, Attend and Tell on scenes, a micro-world that is made on the spot:
 
-    accelerate launch recipes/train_captioner.py
+    accelerate launch --quiet recipes/train_captioner.py
 
 Any argument can be set in a YAML file, and a flag wins over the file:
 
-    accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
+    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
         --learning_rate 5e-4 --model.hidden_size 512 --output_dir outputs/wider
 
 Flickr8k, with the features of a frozen VGG-16 computed once:
 
     python -m hf_vg.hub.convert_vgg --checkpoint vgg16-397923af.pth --output_dir vgg16
-    accelerate launch recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
+    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
 
 Your own photos, with a table of captions (captions.csv, .tsv, .jsonl or .parquet) in the same folder. What lies in a
 folder is recognised; the defaults are those of configs/captions_table.yaml:
 
-    accelerate launch recipes/train_captioner.py --data_dir photos --backbone microsoft/resnet-50
+    accelerate launch --quiet recipes/train_captioner.py --data_dir photos --backbone microsoft/resnet-50
 
 Train a captioner further, on your own photos; here its convolutions learn as well:
 
-    accelerate launch recipes/train_captioner.py --checkpoint outputs/show_attend_tell_flickr8k \
+    accelerate launch --quiet recipes/train_captioner.py --checkpoint outputs/show_attend_tell_flickr8k \
         --data_dir photos --learning_rate 1e-4 --num_beams 5 \
         --model.freeze_backbone false --backbone_learning_rate 1e-5 --output_dir outputs/photos
 
 Train it for the CIDEr of what it says, as is usual after the captions of people:
 
-    accelerate launch recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
+    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
         --checkpoint outputs/show_attend_tell_flickr8k --data_dir flickr8k --features outputs/features
 
 Tar files of images and captions, of any number, read as they are trained on:
 
-    accelerate launch recipes/train_captioner.py --dataset webdataset --streaming --data_dir 'shards/train-*.tar' \
-        --eval_data_dir 'shards/val-*.tar' --max_steps 100000 --save_strategy steps --save_steps 1000
+    accelerate launch --quiet recipes/train_captioner.py --dataset webdataset --streaming \
+        --data_dir 'shards/train-*.tar' --eval_data_dir 'shards/val-*.tar' --max_steps 100000 \
+        --save_strategy steps --save_steps 1000
 """
 
 from functools import partial

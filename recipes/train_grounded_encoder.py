@@ -16,13 +16,14 @@ Train a visually grounded sentence encoder, see how well it finds the images of 
 
 With no arguments it trains Att. CAP2ALL on scenes, a micro-world that is made on the spot:
 
-    accelerate launch recipes/train_grounded_encoder.py
+    accelerate launch --quiet recipes/train_grounded_encoder.py
 
 On Flickr8k, with pooled features of a pretrained ResNet and GloVe vectors (`--model.objective cap2cap` or `cap2img`,
 and `--model.use_attention false`, give the other systems of the paper):
 
-    accelerate launch recipes/train_grounded_encoder.py --config recipes/configs/grounded_encoder_flickr8k.yaml \
-        --data_dir flickr8k --backbone resnet50 --features outputs/features --glove glove.6B.300d.txt
+    accelerate launch --quiet recipes/train_grounded_encoder.py \
+        --config recipes/configs/grounded_encoder_flickr8k.yaml --data_dir flickr8k \
+        --backbone resnet50 --features outputs/features --glove glove.6B.300d.txt
 """
 
 from pathlib import Path

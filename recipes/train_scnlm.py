@@ -16,12 +16,12 @@ Train the structure-content language model on captions alone, and let it describ
 
 It needs a joint space, and with no arguments takes that of `recipes/train_vse.py` on scenes:
 
-    accelerate launch recipes/train_vse.py
-    accelerate launch recipes/train_scnlm.py
+    accelerate launch --quiet recipes/train_vse.py
+    accelerate launch --quiet recipes/train_scnlm.py
 
 On photos, with part-of-speech tags of any spaCy pipeline, which are made once:
 
-    accelerate launch recipes/train_scnlm.py --config recipes/configs/scnlm_flickr8k.yaml --data_dir flickr8k
+    accelerate launch --quiet recipes/train_scnlm.py --config recipes/configs/scnlm_flickr8k.yaml --data_dir flickr8k
 """
 
 from pathlib import Path

@@ -16,13 +16,13 @@ Fine-tune GroundedVisualBert on visually grounded paraphrases, with its attentio
 
 With no arguments it trains on scenes, a micro-world that is made on the spot, and supervises attention rollout:
 
-    accelerate launch recipes/train_vgp.py
+    accelerate launch --quiet recipes/train_vgp.py
 
 There is a config for each way to supervise attention (none, indirect, direct, rollout), on scenes and on Flickr30k
 Entities with the VGP typology. A flag wins over the file:
 
-    accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_direct_scenes.yaml --num_train_epochs 5
-    accelerate launch recipes/train_vgp.py --config recipes/configs/vgp_rollout_flickr30k.yaml \
+    accelerate launch --quiet recipes/train_vgp.py --config recipes/configs/vgp_direct_scenes.yaml --num_train_epochs 5
+    accelerate launch --quiet recipes/train_vgp.py --config recipes/configs/vgp_rollout_flickr30k.yaml \
         --data_dir flickr30k_entities --images_dir flickr30k-images --paraphrases_dir vgp \
         --text_model bert-base-uncased --backbone microsoft/resnet-50 --features outputs/features
 """
@@ -110,8 +110,8 @@ def main():
     print_next_steps(
         training_args,
         "To fine-tune it:\n"
-        f"  accelerate launch recipes/finetune_vqa.py --checkpoint {training_args.output_dir}\n"
-        f"  accelerate launch recipes/finetune_referring.py --checkpoint {training_args.output_dir}",
+        f"  accelerate launch --quiet recipes/finetune_vqa.py --checkpoint {training_args.output_dir}\n"
+        f"  accelerate launch --quiet recipes/finetune_referring.py --checkpoint {training_args.output_dir}",
     )
 
 

@@ -16,11 +16,11 @@ Train one space for images and sentences, and measure how well they find each ot
 
 With no arguments it trains on scenes, a micro-world that is made on the spot:
 
-    accelerate launch recipes/train_vse.py
+    accelerate launch --quiet recipes/train_vse.py
 
 On photos, with the features of a frozen network, which are computed once, and GloVe vectors to begin with:
 
-    accelerate launch recipes/train_vse.py --config recipes/configs/vse_flickr8k.yaml --data_dir flickr8k \
+    accelerate launch --quiet recipes/train_vse.py --config recipes/configs/vse_flickr8k.yaml --data_dir flickr8k \
         --backbone resnet50 --features outputs/features --glove glove.6B.100d.txt --model.embedding_size 100
 """
 

@@ -18,7 +18,7 @@ on the Hub such as `uclanlp/visualbert-vqa-coco-pre`), or a state dict of the au
 ```bash
 python -m hf_vg.hub.convert_visual_bert --checkpoint uclanlp/visualbert-vqa-coco-pre \
     --backbone microsoft/resnet-50 --output_dir visualbert
-accelerate launch recipes/train_vgp.py --checkpoint visualbert
+accelerate launch --quiet recipes/train_vgp.py --checkpoint visualbert
 ```
 
 The encoder is taken over weight for weight, and heads of other tasks are left out. VisualBERT itself sees features of

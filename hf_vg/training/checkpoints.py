@@ -250,7 +250,7 @@ def save_settings(
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     file = Path(final_folder or folder) / SETTINGS_NAME
     comments = (
-        f"Train the same again: accelerate launch recipes/{recipe} --config {file}",
+        f"Train the same again: accelerate launch --quiet recipes/{recipe} --config {file}",
         f"git revision: {git_revision()}",
         f"versions: python {platform.python_version()}, {versions}",
         f"processes: {num_processes}",
