@@ -21,6 +21,7 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from .data.loading_report import printable
 from .loading import config_problem
 
 
@@ -57,4 +58,5 @@ def error_message(error: BaseException) -> str:
         message = f"{error.filename}: {error.strerror}"
     if isinstance(error, StrictDataclassError):
         message = config_problem(error)
-    return message or type(error).__name__
+    # It may quote a file name, or a file of somebody else: what is not printable must not reach the terminal.
+    return "\n".join(map(printable, message.splitlines())) or type(error).__name__

@@ -32,7 +32,14 @@ from tqdm.auto import tqdm
 from transformers import AutoProcessor
 
 from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
-from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
+from hf_vg.data import (
+    TaggedCaptionCollator,
+    load_caption_data,
+    say_long_captions,
+    tag_captions,
+    tag_inventory,
+    tagged_rows,
+)
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import caption_candidates, plot_candidates
 from hf_vg.loading import load_checkpoint
@@ -84,6 +91,7 @@ def main():
     space = VseScnlmSpace(model.model, processor)
     rows = {}
     for split in captions:
+        say_long_captions(captions[split], tokenizer, args.max_caption_words)
         short = [place for place, row in enumerate(tags[split]) if len(row) <= (args.max_caption_words or len(row))]
         texts = [captions[split][place] for place in short]
         rows[split] = tagged_rows(

@@ -30,8 +30,8 @@ STREAM = {
     "_compat": set(),
     "models": set(),
     "loading": {"models"},
-    "errors": {"loading"},
     "data": {"loading", "models", "_compat"},
+    "errors": {"data", "loading"},
     "interpretation": {"data", "loading", "models"},
     "evaluation": {"data", "interpretation", "loading", "models"},
     "pipelines": {"data", "interpretation", "loading", "models", "_compat"},
@@ -45,7 +45,7 @@ STREAM = {
     "app": {"data", "evaluation", "hub", "interpretation", "loading", "models", "pipelines", "reports", "training"},
     "hf_vg": {"auto", "data", "evaluation", "interpretation", "models", "pipelines"},  # the package itself
 }
-STREAM["cli"] = STREAM["app"] | {"app"}
+STREAM["cli"] = STREAM["app"] | {"app", "errors"}
 SHARED_BY_MODELS = {"distributed", "generation", "image_encoder", "processing", "publishing", "vgg"}
 LIBRARIES_OF_MODELS = {"huggingface_hub", "numpy", "torch", "transformers"}
 

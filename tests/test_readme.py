@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""README's first Python snippet runs as it is pasted."""
+"""What README and the recipes show runs as it is pasted."""
 
 import re
 
@@ -31,3 +31,11 @@ def test_first_snippet_runs_after_the_demo(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"\[\{'generated_text': '.+'\}\]", caption)
     words, shape = re.fullmatch(r"(\[.*\]) \((\d+), 4, 4\)", maps).groups()
     assert len(words.split(", ")) == int(shape)
+
+
+def test_commands_do_not_let_accelerate_add_its_traceback():
+    """Without `--quiet` it prints a traceback of its own after the one sentence of a recipe."""
+    texts = [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "hf_vg").rglob("*.py")]
+    texts += [path for path in (ROOT / "recipes").rglob("*") if path.suffix in (".md", ".py", ".sh", ".yaml")]
+    commands = [line for path in texts for line in re.findall("accelerate launch [-r].*", path.read_text("utf-8"))]
+    assert len(commands) > 30 and not [line for line in commands if "--quiet" not in line]

@@ -17,6 +17,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ..data.loading_report import printable
 from ..interpretation import (
     attention_of_sentences,
     candidate_examples,
@@ -30,7 +31,7 @@ from ..loading import load_config
 from ..pipelines import caption_settings, load_captioner, load_sentence_encoder
 from .arguments import add_generation, add_regions, detector_of, read_boxes
 from .inputs import ImageInputs
-from .output import UsageError, check_output, note, printable, say
+from .output import UsageError, check_output, note, say
 
 
 SUMMARY = "Make an HTML file that shows where words look, or which captions were considered"

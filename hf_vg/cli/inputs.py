@@ -25,7 +25,8 @@ from tqdm.auto import tqdm
 
 from ..data.files import images_below
 from ..data.images import open_image
-from .output import emit, first_line, printable
+from ..data.loading_report import printable
+from .output import emit, first_line
 
 
 class ImageInputs:

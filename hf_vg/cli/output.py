@@ -21,16 +21,11 @@ from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
+from ..data.loading_report import printable
+
 
 class UsageError(Exception):
     """The command cannot be carried out as it was given."""
-
-
-def printable(text: object) -> str:
-    """Text on one line. Control characters, escapes and lone surrogates of a file name are written as `\\x1b`."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in str(text)
-    )
 
 
 def first_line(problem: object) -> str:

@@ -122,10 +122,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
+        # It imports datasets, which takes a second.
+        from ..errors import USER_ERRORS, error_message
+
         # What a user can cause says what is wrong. Anything else is named with its class.
-        known = isinstance(error, UsageError | OSError | ValueError | ImportError)
+        known = isinstance(error, (UsageError, *USER_ERRORS))
         kind = "" if known else f"{type(error).__name__}: "
-        print(f"hf-vg: error: {kind}{first_line(error)}", file=sys.stderr)
+        print(f"hf-vg: error: {kind}{first_line(error_message(error))}", file=sys.stderr)
         if not known:
             print("hf-vg: --debug shows where it happened.", file=sys.stderr)
         return 2

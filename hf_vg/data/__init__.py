@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .caption_rows import grounded_encoder_rows as grounded_encoder_rows
     from .caption_rows import load_caption_data as load_caption_data
     from .caption_rows import load_caption_stream as load_caption_stream
+    from .caption_rows import say_long_captions as say_long_captions
     from .caption_rows import training_captions as training_captions
     from .caption_rows import unknown_words as unknown_words
     from .caption_rows import vse_rows as vse_rows
@@ -152,6 +153,7 @@ _MODULES = {
     "region_images": "region_rows",
     "rows_by_novelty": "region_rows",
     "rows_to_draw": "region_rows",
+    "say_long_captions": "caption_rows",
     "seen_box": "images",
     "special_token_fields": "tokenizers",
     "stream_captions": "streaming",

@@ -16,7 +16,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -173,7 +173,7 @@ def captioner_rows(
             raise ValueError("`mirror_images` is for data that are loaded, not for a stream.")
         return dataset
     rows = undecoded(dataset.select_columns(["image", "captions"]))
-    _count_long_captions(args, rows, processor.tokenizer)
+    say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer, args.max_caption_words)
     cache = mirrored = None
     if args.features is not None:
         cache = _features_of(args, rows, model, processor)
@@ -185,15 +185,17 @@ def captioner_rows(
     return rows.with_transform(_mirror_at_random, columns=["image", "captions"]) if mirror_images else rows
 
 
-def _count_long_captions(args: CaptionerDataArguments, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Says how many captions are left out or cut because of their length."""
-    captions = [caption for group in rows["captions"] for caption in group]
+def say_long_captions(
+    captions: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_words: int | None = None
+) -> None:
+    """Says how many captions are left out, having more than `max_words`, or cut to the length the tokenizer allows."""
+    captions = list(captions)
     words = [len(ids) for ids in tokenizer(captions, add_special_tokens=False)["input_ids"]] if captions else []
     longest = tokenizer.model_max_length - 1  # the end token is no word
     say, total = process_state().print, f"{len(captions):,}"
-    if args.max_caption_words is not None and (number := sum(n > args.max_caption_words for n in words)):
-        say(f"{number:,} of {total} captions have more than {args.max_caption_words} words, and are left out.")
-    elif number := sum(n > longest for n in words):
+    if max_words is not None and (number := sum(n > max_words for n in words)):
+        say(f"{number:,} of {total} captions have more than {max_words} words, and are left out.")
+    if number := sum(longest < n <= (max_words or n) for n in words):
         say(f"{number:,} of {total} captions are cut to {longest} words.")
 
 
@@ -230,6 +232,7 @@ def vse_rows(
             or each image.
     """
     rows = undecoded(dataset.select_columns(["image_id", "image", "captions"]))
+    say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer)
     cache = None
     if args.features is not None:
         cache = _features_of(args, rows, model, processor, pooling="mean")
@@ -263,6 +266,7 @@ def grounded_encoder_rows(
     sees_images = backbone_of(model) is not None
     rows = dataset.select_columns(["image_id", "captions", *(["image"] if sees_images else [])])
     rows = undecoded(rows) if sees_images else rows
+    say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer)
     cache = None
     if args.features is not None and sees_images:
         cache = _features_of(args, rows, model, processor, pooling="mean")

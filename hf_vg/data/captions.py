@@ -38,7 +38,7 @@ from .images import image_problem
 from .loading_report import LoadingReport
 from .records import parse_json
 from .streaming import load_webdataset
-from .tables import TABLE_SUFFIXES, as_list, caption_columns, read_table, split_name
+from .tables import TABLE_SUFFIXES, as_list, caption_columns, find_column, read_table, split_name
 
 
 CAPTION_FEATURES = Features(image_id=Value("string"), image=Image(), captions=List(Value("string")))
@@ -303,10 +303,11 @@ def load_caption_table(
     folder = str(_images_folder(file.parent, images_dir))
 
     images: dict[str, _Image] = {}
-    columns = None
+    columns, split_column = [], None
     for line, row in read_table(file, report):
-        columns = columns or caption_columns(list(row), file)
-        source, split = row.get(columns[0]), split_name(row.get("split"))
+        if not columns:
+            columns, split_column = caption_columns(list(row), file), find_column(list(row), ("split",))
+        source, split = row.get(columns[0]), split_name(row.get(split_column or "split"))
         content = source.get("bytes") if isinstance(source, dict) else None  # as `datasets` writes them to Parquet
         name = source.get("path") if isinstance(source, dict) else source
         name = f"row {line}" if content and not name else name

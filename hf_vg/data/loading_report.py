@@ -26,6 +26,13 @@ MAX_SHOWN = 20  # of one kind; a folder without its images would otherwise fill 
 MAX_KEPT = 1000  # of one kind; a million rows may all be wrong
 
 
+def printable(text: object) -> str:
+    """Text on one line. Control characters, escapes and lone surrogates, as of a file name, are written as `\\x1b`."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in str(text)
+    )
+
+
 class Problem(NamedTuple):
     """A row that was skipped, repaired, or used and worth a note."""
 
@@ -38,8 +45,7 @@ class Problem(NamedTuple):
         where = self.file if self.line is None else f"{self.file}:{self.line}"
         text = f"{where}: {self.kind}: {self.reason}"
         # The text is from a file of somebody else: it must neither fill the screen nor command the terminal.
-        text = text if len(text) <= 600 else text[:600] + "..."
-        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        return printable(text if len(text) <= 600 else text[:600] + "...")
 
 
 class LoadingReport:

@@ -62,16 +62,21 @@ def read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[st
 
 def caption_columns(columns: Sequence[str], where: str | PathLike) -> list[str]:
     """The column of images, then those of captions."""
-    image = next((name for name in IMAGE_COLUMNS if name in columns), None)
-    captions = [next((name for name in CAPTION_COLUMNS if name in columns), None)]
-    if captions == [None]:
-        captions = sorted(name for name in columns if re.fullmatch(r"caption_\d+", name))
+    image, caption = find_column(columns, IMAGE_COLUMNS), find_column(columns, CAPTION_COLUMNS)
+    numbered = sorted(name for name in columns if re.fullmatch(r"caption[_ ]?\d+", name, flags=re.IGNORECASE))
+    captions = numbered if caption is None else [caption]
     if image is None or not captions:
         raise ValueError(
             f"{where}: expected a column of images ({', '.join(IMAGE_COLUMNS)}) and one of captions "
             f"({', '.join(CAPTION_COLUMNS)}), found {[name[:40] for name in columns[:20]]}"
         )
     return [image, *captions]
+
+
+def find_column(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """The first of `names` that a table has, as it is written there: `File Name` is `file_name`."""
+    written = {name.strip().lower().replace(" ", "_"): name for name in reversed(columns)}
+    return next((written[name] for name in names if name in written), None)
 
 
 def as_list(captions: Any) -> list:
@@ -116,7 +121,8 @@ def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str
     if "\0" in lines[0]:
         raise ValueError(f"{file}:1: the file has NUL characters, so it is not text in UTF-8. Save it as UTF-8.")
     names = [name.strip() for name in _parse_line(lines[0], delimiter)]
-    image = next((names.index(name) for name in IMAGE_COLUMNS if name in names), None)
+    images, captions = find_column(names, IMAGE_COLUMNS), find_column(names, CAPTION_COLUMNS)
+    image = None if images is None else names.index(images)
     start = 1
     while start < len(lines):
         line, end = start + 1, start + 1
@@ -127,7 +133,7 @@ def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str
         except csv.Error as error:
             values = None
             report.skip(file, line, f"not CSV: {error}")
-        if values and len(values) > len(names) and names[-1] in CAPTION_COLUMNS:
+        if values and len(values) > len(names) and names[-1] == captions:
             caption = f"{delimiter} ".join(values[len(names) - 1 :])
             report.repair(file, line, f"the caption has {delimiter!r} and no quotes around it; read as {caption!r}")
             values = [*values[: len(names) - 1], caption]

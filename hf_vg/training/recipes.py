@@ -123,7 +123,8 @@ def start_recipe(
     known = {field.name for cls in dataclass_types for field in fields(cls)}
     dry_run = any(instance.dry_run for instance in instances if isinstance(instance, DryRunArguments))
     if dry_run:
-        tiny = [text for name, value in DRY_RUN.items() if name in known for text in (f"--{name}", str(value))]
+        sizes = {name: value for name, value in DRY_RUN.items() if name in known and _value_of(flags, name) != "0"}
+        tiny = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
         instances = parse_arguments(dataclass_types, default_config, [*flags, *tiny])
         folder = _write_elsewhere(instances)
     for name, (origin, make_tiny) in (needs or {}).items():

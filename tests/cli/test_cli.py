@@ -219,6 +219,23 @@ def test_debug_shows_where(capsys, folder, tmp_path):
         main([*arguments, "--debug"])
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt, 130, ""),
+        (PermissionError(13, "Permission denied", "a\x1b/b"), 2, "hf-vg: error: a\\x1b/b: Permission denied\n"),
+        (ValueError("first line\nsecond line"), 2, "hf-vg: error: first line\n"),
+        (KeyError("x"), 2, "hf-vg: error: KeyError: 'x'\nhf-vg: --debug shows where it happened.\n"),
+    ],
+)
+def test_exit_codes(error, code, message, capsys, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("hf_vg.cli.caption.run", fail)
+    assert run(capsys, "caption", "a.jpg", "--model", "m") == (code, "", message)
+
+
 def test_remote_code_needs_the_flag(capsys, folder, tmp_path, monkeypatch):
     """Also where an answer to transformers' question is piped to standard input."""
     model = tmp_path / "remote"

@@ -30,6 +30,7 @@ from hf_vg.data import (
     load_flickr,
     load_karpathy,
     one_caption_a_row,
+    say_long_captions,
     train_word_tokenizer,
 )
 from hf_vg.data.captions import to_caption_schema
@@ -253,6 +254,19 @@ def test_tables(tmp_path, suffix, never_decoded):
     assert {split: rows["captions"][:] for split, rows in data.items()} == EXPECTED
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [("Image", "Caption", "Split"), (" File Name ", "TEXT", "SPLIT"), ("path", "Caption 1", "split")],
+)
+def test_columns_are_found_however_they_are_written(tmp_path, columns, never_decoded):
+    for name, _, _ in ROWS:
+        draw(tmp_path / name)
+    lines = [";".join(columns), *(";".join(f'"{value}"' for value in row) for row in ROWS)]
+    (tmp_path / "captions.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    data = load_captions("table", tmp_path, strict=True)
+    assert {split: rows["captions"][:] for split, rows in data.items()} == EXPECTED
+
+
 def test_flaws_of_tables_are_named_by_line(tmp_path):
     draw(tmp_path / "a.png")
     file = tmp_path / "captions.csv"
@@ -390,3 +404,15 @@ def test_real_flickr8k(never_decoded):
     data = load_captions("flickr8k", REAL_DATA, strict=True, report=report)
     assert {split: len(rows) for split, rows in data.items()} == {"train": 5997, "validation": 1000}
     assert all(len(captions) == 5 for rows in data.values() for captions in rows["captions"])
+
+
+def test_captions_that_are_cut_or_left_out_are_counted(capsys):
+    captions = ["a dog", "a dog runs", "a big dog runs fast", "a big dog runs very fast"]
+    tokenizer = train_word_tokenizer(captions, max_length=6)  # of which one is the end token
+    say_long_captions(captions, tokenizer)
+    assert capsys.readouterr().out == "1 of 4 captions are cut to 5 words.\n"
+    say_long_captions(captions, tokenizer, max_words=2)
+    assert capsys.readouterr().out == "3 of 4 captions have more than 2 words, and are left out.\n"
+    say_long_captions(captions[:2], tokenizer, max_words=3)
+    say_long_captions([], tokenizer)
+    assert capsys.readouterr().out == ""

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.commands.launch import _validate_launch_command, launch_command, launch_command_parser
 from safetensors.torch import load_file
 
 from hf_vg.training import is_complete
@@ -113,3 +113,13 @@ def test_two_machines_train_one_model(tmp_path):
     checkpoint = tmp_path / "output" / "checkpoint-2"
     assert is_complete(checkpoint) and (checkpoint / "rng_state_1.pth").exists()
     assert "# processes: 2" in Path(checkpoint, "training_config.yaml").read_text()
+
+
+def test_a_mistake_is_one_line_where_it_is_launched(capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    command = ["--quiet", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
+    command += ["--dynamo_backend", "no", str(ROOT / "recipes" / "train_captioner.py"), "--data_dir"]
+    with pytest.raises(SystemExit) as ended:
+        launch_command(launch_command_parser().parse_args([*command, str(tmp_path / "phtos")]))
+    assert ended.value.code == 1
+    assert capfd.readouterr().err == f"error: there is no folder or file {tmp_path / 'phtos'}\n"

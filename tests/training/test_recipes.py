@@ -211,7 +211,7 @@ DRY = {
     "train_captioner": CAPTIONER,
     "train_grounded_encoder": ["--model.hidden_size", "8", "--model.embedding_size", "8"],
     "train_scnlm": ["--model.hidden_size", "8"],
-    "train_vgp": REGIONS,
+    "train_vgp": [*REGIONS, "--num_figures", "0"],
     "finetune_vqa": REGIONS,
     "finetune_referring": REGIONS,
 }
@@ -231,6 +231,7 @@ def test_a_dry_run_does_everything_and_writes_nothing(recipes, tmp_path):
     nothing = tmp_path / "nothing"
     flags = {name: [*flags, "--output_dir", nothing] for name, flags in {**DRY, "train_vse": SPACE}.items()}
     flags |= {name: [] for name in DRY_EVALUATIONS}
+    flags["evaluate_captioner"] += ["--num_examples", "0"]
     processes = {name: recipes.start(name, ["--dry_run", *given]) for name, given in flags.items()}
     for name, process in processes.items():
         process.join()

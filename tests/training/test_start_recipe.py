@@ -15,18 +15,23 @@
 
 import csv
 import os
+import re
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 
 from hf_vg import ShowAttendTellConfig
+from hf_vg.data.features import available_cores
 from hf_vg.training import CaptionerArguments, CaptionReportArguments, VgTrainingArguments, run_recipe, start_recipe
 from hf_vg.training.checkpoints import FolderLock
 from hf_vg.training.recipes import check_paths
+from hf_vg.training.trainer import use_all_cores
 from tests.checkpoints import save_captioner, save_space
 from tests.common import ROOT, start_process
 
@@ -131,6 +136,7 @@ class TestErrors:
         [
             (ValueError("the caption is empty"), "the caption is empty"),
             (PermissionError(13, "Permission denied", "outputs"), "outputs: Permission denied"),
+            (FileNotFoundError("no a\x1b[31m\u202e.jpg"), r"no a\x1b[31m\u202e.jpg"),
             (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "invalid start byte"),
             (
                 ValueError(
@@ -182,3 +188,49 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
     lock.acquire()  # what the killed run left behind does not stop the next
     lock.release()
     assert not [*(tmp_path / "output").iterdir()]
+
+
+class TestOtherPlatforms:
+    """What only Linux has is asked for on Linux only. These platforms are imitated, not run."""
+
+    @pytest.mark.parametrize("platform", ["darwin", "win32"])
+    def test_what_every_recipe_begins_with(self, platform, tmp_path, monkeypatch):
+        def lock_one_byte(descriptor, mode, number):
+            if number != 1 or locked:
+                raise OSError("in use")
+            locked.append(descriptor)
+
+        locked = []
+        windows = SimpleNamespace(locking=lock_one_byte, LK_NBLCK=1)
+        monkeypatch.setitem(sys.modules, "msvcrt", windows if platform == "win32" else None)
+        if platform == "win32":
+            monkeypatch.setitem(sys.modules, "fcntl", None)
+        monkeypatch.delattr(os, "sched_getaffinity")
+        monkeypatch.setattr("ctypes.CDLL", None)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+        monkeypatch.setattr(sys, "platform", platform)
+        use_all_cores()
+        assert available_cores() >= 1
+        lock = FolderLock(tmp_path)
+        lock.acquire()
+        if platform == "win32":
+            assert locked
+            with pytest.raises(BlockingIOError, match="is in use"):
+                FolderLock(tmp_path).acquire()
+        lock.release()
+
+    def test_nothing_else_is_of_one_platform(self):
+        """Names that other platforms do not have, and the one file that asks first for each."""
+        names = "sched_getaffinity|mallopt|fcntl|msvcrt|mkfifo|getuid|geteuid|killpg|setsid|SIGKILL|SIGALRM|getrusage"
+        guarded = {
+            "data/features.py": {"sched_getaffinity"},
+            "training/trainer.py": {"mallopt"},
+            "training/checkpoints.py": {"fcntl", "msvcrt"},
+        }
+        package = ROOT / "hf_vg"
+        for file in (*package.rglob("*.py"), *(ROOT / "recipes").glob("*.py")):
+            found = set(re.findall(rf"\b({names})\b", file.read_text(encoding="utf-8")))
+            allowed = guarded.get(file.relative_to(package).as_posix(), set()) if package in file.parents else set()
+            assert found <= allowed, file
+            assert not found or "sys.platform ==" in file.read_text(encoding="utf-8")
