@@ -10,9 +10,9 @@ export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
 export DATA WEIGHTS OUTPUT SEEDS PROCESSES
-# What `make demo` hands on to the recipe, such as ARGS="--max_steps 20"
+# What `make demo` and `make paper` hand on to the recipe, such as ARGS="--max_steps 20"
 ARGS ?=
-.PHONY: help setup demo app space results test test-all test-oldest soak check format bench clean
+.PHONY: help setup demo app space results paper test test-all test-oldest soak check format bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -46,6 +46,10 @@ space: setup  ## Make outputs/space, the web demo with the package and your chec
 
 results: setup  ## Measure a system of RESULTS.md again; recipes/reproduce.sh says how to name it and the data
 	PATH="$(abspath $(BIN)):$$PATH" bash recipes/reproduce.sh $(SYSTEM)
+
+paper: setup  ## Train an experiment of the papers at its own settings: NAME=... of docs/papers.md
+	@test -f recipes/configs/paper/$(NAME).yaml || { echo "NAME must be one of these, see docs/papers.md:"; ls recipes/configs/paper | sed 's/\.yaml$$//'; exit 2; }
+	$(BIN)/accelerate launch --quiet recipes/$$(sed -n 's/^# recipe: //p' recipes/configs/paper/$(NAME).yaml).py --config recipes/configs/paper/$(NAME).yaml $(ARGS)
 
 test: setup  ## Run the tests
 	$(TEST) -m "not slow"
