@@ -19,7 +19,7 @@ Model files cannot import this one: they are published beside weights. They and 
 transformers means to be overridden; the same tests list those, and check that they are still there.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, pipelines
 from transformers.models.auto import modeling_auto
@@ -64,29 +64,3 @@ def resolve_features(dataset: "IterableDataset") -> "IterableDataset":
     datasets 4.0 to 5.2 have no public way to do so: `features` stays `None`.
     """
     return dataset if dataset.features is not None else dataset._resolve_features()
-
-
-class ResumingMixin:
-    """
-    For a [`Trainer`] that resumes to the bit. In transformers 5.20 to 5.22 with accelerate 1.10 to 1.15:
-
-    - A finished training that is resumed in the middle of an epoch takes one step more.
-    - `set_epoch` does not reach a sampler that is sharded among processes and also skips the batches that were seen.
-      The resumed run would repeat the order of the first epoch.
-
-    No callback can stop the first, as Trainer looks at `should_training_stop` only after a step.
-    """
-
-    state: Any
-    control: Any
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return None
-        sampler = kwargs["train_dataloader"].batch_sampler
-        while sampler is not None:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(kwargs["epoch"])
-            sampler = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
-        return super()._run_epoch(*args, **kwargs)  # type: ignore[misc]  # of the Trainer beside this class

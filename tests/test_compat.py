@@ -16,15 +16,11 @@ import inspect
 import logging
 
 import pytest
-import torch
-from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SkipBatchSampler
 from datasets import IterableDataset
-from torch import nn
-from torch.utils.data import BatchSampler, DataLoader
-from transformers import Pipeline, Trainer, TrainingArguments, pipelines
+from transformers import Pipeline, Trainer, pipelines
 from transformers.models.auto import modeling_auto
 
-from hf_vg._compat import ResumingMixin, resolve_features
+from hf_vg._compat import resolve_features
 from hf_vg.training import SelfCriticalTrainer, VgTrainer
 from tests.common import ROOT
 
@@ -117,50 +113,3 @@ def test_features_of_a_stream_are_resolved():
     assert stream.features is None, "no longer needed"
     resolved = resolve_features(stream)
     assert list(resolved.features) == ["caption"] and resolve_features(resolved) is resolved
-
-
-class ResumingTrainer(ResumingMixin, Trainer):
-    pass
-
-
-class Regression(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x, labels=None):
-        return {"loss": ((self.weight * x - labels) ** 2).mean()}
-
-
-@pytest.mark.parametrize(("trainer_class", "steps"), [(Trainer, 3), (ResumingTrainer, 2)])
-def test_a_finished_training_takes_no_step_more(trainer_class, steps, tmp_path):
-    """Of eight batches two were seen. Where the plain Trainer stops at 2 as well, the override is no longer needed."""
-    rows = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 8
-    arguments = {"max_steps": 2, "save_steps": 2, "per_device_train_batch_size": 1, "use_cpu": True}
-    for resume in (None, True):
-        args = TrainingArguments(tmp_path, report_to="none", disable_tqdm=True, **arguments)
-        trainer = trainer_class(Regression(), args, train_dataset=rows)
-        trainer.train(resume_from_checkpoint=resume)
-    assert trainer.state.global_step == steps
-
-
-class Ordered(torch.utils.data.Sampler):
-    epoch = 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __iter__(self):
-        return iter(range(self.epoch, self.epoch + 4))
-
-    def __len__(self):
-        return 4
-
-
-def test_set_epoch_does_not_reach_a_sampler_that_is_sharded_and_skips():
-    batches = BatchSampler(Ordered(), 1, False)
-    sharded = BatchSamplerShard(batches, num_processes=2, process_index=0)
-    loader = DataLoaderShard(list(range(9)), batch_sampler=SkipBatchSampler(sharded, skip_batches=1))
-    assert isinstance(loader, DataLoader)
-    loader.set_epoch(3)
-    assert batches.sampler.epoch == 0, "no longer needed"

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What recipes have a [`Trainer`] do besides."""
+"""Trainer callbacks used by the recipes."""
 
 from typing import Any
 
@@ -55,3 +55,33 @@ class HardestNegatives(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         model.config.max_violation = state.global_step >= self.start * state.max_steps
+
+
+class ResumeExactly(TrainerCallback):
+    """
+    Makes a resumed run see what the uninterrupted run would have seen. transformers 5.20 to 5.22 with accelerate 1.14
+    to 1.15 lack two things; tests in `tests/training/test_callbacks.py` fail when they no longer do.
+
+    - `set_epoch` does not reach a sampler that is sharded among processes and also skips the batches that were seen:
+      the resumed run would repeat the order of the first epoch.
+    - A run that had ended in the middle of an epoch takes one step more. This callback stops it, and keeps it from
+      evaluating and saving once more; [`VgTrainer.get_batch_samples`] gives it no batch.
+    """
+
+    was_finished = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.was_finished = state.global_step >= state.max_steps
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+        if self.was_finished:
+            control.should_training_stop = True
+        sampler = train_dataloader.batch_sampler
+        while sampler is not None:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(int(state.epoch or 0))
+            sampler = getattr(sampler, "batch_sampler", getattr(sampler, "sampler", None))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.was_finished:
+            control.should_log = control.should_evaluate = control.should_save = False

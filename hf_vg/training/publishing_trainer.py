@@ -29,7 +29,6 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
-from .._compat import ResumingMixin
 from ..hub.cards import Run, model_card
 from ..hub.resuming import LAST_CHECKPOINT, checkpoint_folder
 from ..models.publishing import CARD, upload_folder
@@ -42,7 +41,7 @@ EXAMPLE = "example.png"
 _TRAINING_STATE = ("optimizer*", "scheduler*", "scaler*", "rng_state*", "trainer_state.json", "complete.json")
 
 
-class PublishingTrainer(ResumingMixin, Trainer):
+class PublishingTrainer(Trainer):
     r"""
     A [`Trainer`] that publishes from its main process, each time in one commit; writes the card of its model from the
     run; and resumes from a checkpoint on the Hub.
@@ -61,7 +60,7 @@ class PublishingTrainer(ResumingMixin, Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         r"""
         As in [`Trainer`]; `resume_from_checkpoint` may also be `user/name` or `user/name@revision` on the Hub, whose
-        `last-checkpoint` or newest `checkpoint-*` is gone on from.
+        `last-checkpoint` or newest `checkpoint-*` it resumes from.
         """
         with self.args.main_process_first(desc="downloading the checkpoint"):
             resume_from_checkpoint = checkpoint_folder(resume_from_checkpoint, self.args.hub_token)

@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,11 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints, seed_worker
 from transformers.utils import CONFIG_NAME
 
-from ..data.features import available_cores
+from ..data.processes import available_cores
 from ..data.samplers import LengthBatchSampler
 from ..models.publishing import CARD
 from .arguments import VgTrainingArguments
+from .callbacks import ResumeExactly
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
 from .publishing_trainer import PublishingTrainer
 
@@ -93,6 +94,7 @@ class VgTrainer(PublishingTrainer):
         self._count_loss_items = getattr(self.model, "count_loss_items", None)
         if self._count_loss_items is not None:
             self.model_accepts_loss_kwargs = True
+        self.add_callback(ResumeExactly)
         patience = getattr(self.args, "early_stopping_patience", 0)
         if patience:
             self.add_callback(EarlyStoppingCallback(patience))
@@ -106,6 +108,11 @@ class VgTrainer(PublishingTrainer):
                 if name.startswith("loss_") and part is not None:
                     self._parts[name].append(part.detach())
         return (loss, outputs) if return_outputs else loss
+
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
+        if self.state.global_step >= self.state.max_steps:  # resumed at its end, see `ResumeExactly`
+            return [], None
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def _get_num_items_in_batch(
         self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device

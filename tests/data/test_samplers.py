@@ -16,15 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from accelerate import skip_first_batches
-from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset, Features, Image, Value
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
 
-from hf_vg.data import LengthBatchSampler, load_flickr
+from hf_vg.data import LengthBatchSampler, load_captions
 from hf_vg.training import VgTrainer, VgTrainingArguments
 
 
@@ -177,35 +174,9 @@ def test_the_length_column_is_asked_for(tmp_path, lengths):
         run.trainer.train()
 
 
-@pytest.mark.parametrize("by_length", [True, False])
-def test_the_epoch_reaches_a_sharded_sampler_of_a_resumed_run(lengths, by_length, monkeypatch):
-    def loader():
-        arguments = {"batch_sampler": LengthBatchSampler(lengths, 4, num_processes=2)}
-        if not by_length:
-            arguments = {"batch_size": 4, "shuffle": True}
-        dataloader = DataLoader(range(len(lengths)), **arguments)
-        return prepare_data_loader(
-            dataloader, num_processes=2, process_index=1, use_seedable_sampler=True, data_seed=3
-        )
-
-    def run_epoch(self, train_dataloader, epoch, skipped):
-        if skipped:
-            train_dataloader = skip_first_batches(train_dataloader, skipped)
-        train_dataloader.set_epoch(epoch)
-        return [batch.tolist() for batch in train_dataloader]
-
-    monkeypatch.setattr(Trainer, "_run_epoch", run_epoch)
-    run = VgTrainer._run_epoch
-    trainer = object.__new__(VgTrainer)
-    trainer.state = TrainerState(max_steps=1)
-    first, second = (run(trainer, train_dataloader=loader(), epoch=epoch, skipped=0) for epoch in (0, 1))
-    assert first != second
-    assert run(trainer, train_dataloader=loader(), epoch=1, skipped=5) == second[5:]
-
-
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs Flickr8k in ../shared/data, beside the repository")
 def test_padding_of_real_captions(capsys):
-    captions = load_flickr(REAL_DATA)["train"]["captions"]
+    captions = load_captions("flickr8k", REAL_DATA)["train"]["captions"]
     lengths = [len(caption.split()) + 1 for row in captions for caption in row]
     one_length, near = LengthBatchSampler(lengths, 64), LengthBatchSampler(lengths, 64, max_difference=2)
     assert one_length.padding_waste() == 0

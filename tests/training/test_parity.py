@@ -241,7 +241,7 @@ def test_two_processes_are_one(name, on_two_processes, tmp_path):
 
 
 def train_from(checkpoint: str | None, output_dir: str) -> dict[str, torch.Tensor]:
-    """Eight steps, in batches of one length, with dropout and locations that are drawn."""
+    """Ten steps, six of which are an epoch, in batches of one length, with dropout and locations that are drawn."""
     set_seed(0)
     inputs = show.tiny_inputs(4)
     config = show.tiny_config(attention_type="hard", dropout=0.5)
@@ -251,9 +251,9 @@ def train_from(checkpoint: str | None, output_dir: str) -> dict[str, torch.Tenso
         args=VgTrainingArguments(
             output_dir,
             per_device_train_batch_size=2,
-            max_steps=8,
+            max_steps=10,
             max_length_difference=0,
-            save_steps=5,
+            save_steps=7,
             remove_unused_columns=False,
             disable_tqdm=True,
         ),
@@ -291,7 +291,7 @@ def test_two_processes_share_a_stream(on_two_processes):
 
 if __name__ == "__main__":
     rank, folder = int(os.environ["RANK"]), f"{sys.argv[1]}/output"
-    runs = [train_from(None, folder), train_from(f"{folder}/checkpoint-5", folder)]
+    runs = [train_from(None, folder), train_from(f"{folder}/checkpoint-7", folder)]
     torch.save(runs, f"{sys.argv[1]}/resumed_{rank}.pt")
     Path(sys.argv[1], f"stream_{rank}.json").write_text(json.dumps(read_stream(f"{sys.argv[1]}/shards")))
     for case in FROZEN:
