@@ -31,7 +31,7 @@ from pathlib import Path
 from datasets import concatenate_datasets
 
 from hf_vg.data import extract_features, load_backbone, load_caption_data
-from hf_vg.data.features import process_state
+from hf_vg.data.processes import process_state
 from hf_vg.training import FeatureArguments, build_image_processor, run_recipe, start_recipe, tiny_backbone
 
 

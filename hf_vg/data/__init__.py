@@ -30,19 +30,15 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .caption_rows import training_captions as training_captions
     from .caption_rows import unknown_words as unknown_words
     from .caption_rows import vse_rows as vse_rows
-    from .captions import load_caption_table as load_caption_table
     from .captions import load_captions as load_captions
-    from .captions import load_coco_captions as load_coco_captions
-    from .captions import load_flickr as load_flickr
-    from .captions import load_karpathy as load_karpathy
     from .captions import one_caption_a_row as one_caption_a_row
     from .collators import CaptionCollator as CaptionCollator
     from .entities import entities_of as entities_of
     from .entities import grounded_scenes as grounded_scenes
     from .entities import load_flickr30k_entities as load_flickr30k_entities
+    from .feature_extraction import extract_features as extract_features
+    from .feature_extraction import load_backbone as load_backbone
     from .features import FeatureCache as FeatureCache
-    from .features import extract_features as extract_features
-    from .features import load_backbone as load_backbone
     from .files import atomic_write as atomic_write
     from .formats import detect_format as detect_format
     from .glove import GloveReport as GloveReport
@@ -75,10 +71,9 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .region_rows import training_texts as training_texts
     from .region_rows import vgp_rows as vgp_rows
     from .samplers import LengthBatchSampler as LengthBatchSampler
-    from .scenes import caption_is_true as caption_is_true
-    from .scenes import caption_phrases as caption_phrases
+    from .scene_grammar import caption_is_true as caption_is_true
+    from .scene_grammar import caption_phrases as caption_phrases
     from .scenes import load_scenes as load_scenes
-    from .streaming import load_webdataset as load_webdataset
     from .streaming import stream_captions as stream_captions
     from .tagging import TaggedCaptionCollator as TaggedCaptionCollator
     from .tagging import tag_captions as tag_captions
@@ -114,33 +109,28 @@ _MODULES = {
     "answer_vocabulary": "vqa",
     "atomic_write": "files",
     "box_iou": "referring",
-    "caption_is_true": "scenes",
-    "caption_phrases": "scenes",
+    "caption_is_true": "scene_grammar",
+    "caption_phrases": "scene_grammar",
     "captioner_rows": "caption_rows",
     "detect_format": "formats",
     "entities_of": "entities",
-    "extract_features": "features",
+    "extract_features": "feature_extraction",
     "fixed_caption_pairs": "caption_pairs",
     "grounded_encoder_rows": "caption_rows",
     "grounded_scenes": "entities",
     "image_problem": "images",
     "initialize_from_glove": "glove",
-    "load_backbone": "features",
+    "load_backbone": "feature_extraction",
     "load_caption_data": "caption_rows",
     "load_caption_stream": "caption_rows",
-    "load_caption_table": "captions",
     "load_captions": "captions",
-    "load_coco_captions": "captions",
-    "load_flickr": "captions",
     "load_flickr30k_entities": "entities",
     "load_glove": "glove",
     "load_grounded_images": "region_rows",
-    "load_karpathy": "captions",
     "load_paraphrases": "paraphrases",
     "load_referring": "referring",
     "load_scenes": "scenes",
     "load_vqa": "vqa",
-    "load_webdataset": "streaming",
     "make_caption_pairs": "paraphrases",
     "nearest_images": "paraphrases",
     "normalize_answer": "vqa",

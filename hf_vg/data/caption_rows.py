@@ -28,9 +28,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from .arguments import CaptionDataArguments, CaptionerDataArguments
 from .caption_pairs import fixed_caption_pairs, toss
 from .captions import load_captions, one_caption_a_row
-from .features import FeatureCache, backbone_of, extract_features, process_state, undecoded
+from .feature_extraction import backbone_of, extract_features
+from .features import FeatureCache, undecoded
 from .images import open_or_report
 from .loading_report import LoadingReport
+from .processes import process_state
 from .scenes import load_scenes
 from .streaming import CaptionStream, stream_captions
 

@@ -43,7 +43,11 @@ SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def load_flickr30k_entities(
-    folder: str | PathLike, images: str | PathLike, strict: bool = False, report: LoadingReport | None = None
+    folder: str | PathLike,
+    images: str | PathLike,
+    strict: bool = False,
+    check_images: bool = False,
+    report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
     Reads the published files of Flickr30k Entities: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of identifiers
@@ -56,6 +60,8 @@ def load_flickr30k_entities(
             The folder of the images. The annotations name them.
         strict (`bool`, *optional*, defaults to `False`):
             Whether an image that must be skipped is an error.
+        check_images (`bool`, *optional*, defaults to `False`):
+            Whether to decode every image now, and to skip those that cannot be.
         report ([`LoadingReport`], *optional*):
             Collects the images that were skipped, and why.
 
@@ -81,7 +87,7 @@ def load_flickr30k_entities(
             if not identifier.strip():
                 continue
             try:
-                rows.append(_read_image(folder, images, identifier.strip(), report))
+                rows.append(_read_image(folder, images, identifier.strip(), check_images, report))
             except (OSError, ValueError) as error:
                 report.skip(file, line, str(error))
         report.count(f"{split} images", len(rows))
@@ -116,7 +122,9 @@ def grounded_scenes(scenes: Dataset) -> Dataset:
     return kept.add_column("phrases", phrases, feature=GROUNDED_FEATURES["phrases"])
 
 
-def _read_image(folder: Path, images: Path, identifier: str, report: LoadingReport) -> dict[str, Any]:
+def _read_image(
+    folder: Path, images: Path, identifier: str, check_images: bool, report: LoadingReport
+) -> dict[str, Any]:
     if len(identifier) > 200 or Path(identifier).name != identifier:
         raise ValueError(f"{describe(identifier)} is not the name of an image")
     file = folder / "Annotations" / f"{identifier}.xml"
@@ -125,7 +133,7 @@ def _read_image(folder: Path, images: Path, identifier: str, report: LoadingRepo
     except (ElementTree.ParseError, LookupError, ValueError) as error:  # the others are of its encoding
         raise ValueError(f"{file}: not XML that can be read: {error}") from None
     image = find_image(images, annotation.findtext("filename") or f"{identifier}.jpg")
-    problem = image_problem(image)
+    problem = image_problem(image, check_images)
     if problem is not None:
         raise ValueError(problem)
     boxes, boxes_of = [], {}

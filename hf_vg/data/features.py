@@ -20,86 +20,24 @@ for something else: they find none, and those are computed.
 """
 
 import hashlib
-import json
-import os
-import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object, parse_flag_from_env
+from accelerate.utils import gather_object
 from datasets import Dataset, Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch.utils.data import DataLoader
+from safetensors.torch import load_file
 from tqdm.auto import tqdm
-from transformers import BaseImageProcessor, PreTrainedConfig, PreTrainedModel
-from transformers.backbone_utils import BackboneMixin
 
-from ..loading import load_checkpoint, load_config
 from .caption_pairs import toss
-from .files import atomic_write
-from .images import open_or_report
+from .processes import process_state
 
 
 DIGEST_SIZE = 16  # bytes; two of a billion images share a digest with a probability of 1e-21
-POOLINGS = ("none", "mean")
-LEFTOVER_AGE = 600  # seconds after which nobody is still writing a file
-
-
-def process_state() -> PartialState:
-    """accelerate's state, which on a machine without an accelerator sees other processes only if it is told so."""
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
-
-
-def available_cores() -> int:
-    """The cores that this process may use, as its share if others run beside it."""
-    # Only Linux tells a process that it may use fewer cores than there are.
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def load_backbone(
-    name_or_path: str | PathLike, trust_remote_code: bool = False, stage: str | None = None
-) -> PreTrainedModel:
-    r"""
-    Loads the backbone of a checkpoint, in single precision. What [`load_checkpoint`] refuses is refused.
-
-    Args:
-        name_or_path (`str` or `PathLike`):
-            A folder or a model of the Hub: a backbone, or a classifier that has one.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run code that comes with the checkpoint.
-        stage (`str`, *optional*):
-            The stage whose map the backbone returns: one of its `stage_names`, such as `"stage4"`, or `"fc7"` of a VGG
-            with its classifier. By default that of its config, which is usually the last.
-    """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
-
-    config = load_config(name_or_path, trust_remote_code=trust_remote_code)
-    if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
-        raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
-    if stage is not None and stage not in config.stage_names:
-        raise ValueError(f"{name_or_path} has the stages {', '.join(config.stage_names)}, and no {stage!r}.")
-    # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
-    return load_checkpoint(
-        name_or_path,
-        model_class=MODEL_FOR_BACKBONE_MAPPING[type(config)],
-        trust_remote_code=trust_remote_code,
-        dtype=torch.float32,
-        **({} if stage is None else {"out_features": [stage]}),
-    )
-
-
-def backbone_of(model: PreTrainedModel) -> PreTrainedModel | None:
-    """The backbone that a model sees images with, if it has one."""
-    return next((module for module in model.modules() if isinstance(module, BackboneMixin)), None)
 
 
 class FeatureCache(Mapping[bytes, torch.Tensor]):
@@ -189,121 +127,6 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         return dataset.with_transform(add_features, columns=[*columns, "image_digest"])
 
 
-def cache_folder(
-    directory: str | PathLike,
-    backbone: PreTrainedModel,
-    image_processor: BaseImageProcessor,
-    pooling: str = "none",
-    mirrored: bool = False,
-) -> Path:
-    r"""
-    The folder, within that of the cache, for features of this backbone, preprocessing and pooling.
-
-    Args:
-        directory (`str` or `PathLike`):
-            The folder of the cache.
-        backbone ([`PreTrainedModel`]):
-            Whose weights, and whose config as far as it is the backbone's own, name the folder.
-        image_processor ([`BaseImageProcessor`]):
-            Whose settings name the folder.
-        pooling (`str`, *optional*, defaults to `"none"`):
-            `"none"` or `"mean"`.
-        mirrored (`bool`, *optional*, defaults to `False`):
-            Whether images are mirrored.
-    """
-    return Path(directory) / _digest_of_json(_describe(backbone, image_processor, pooling, mirrored))
-
-
-def extract_features(
-    dataset: Dataset,
-    backbone: PreTrainedModel,
-    image_processor: BaseImageProcessor,
-    directory: str | PathLike,
-    pooling: str = "none",
-    batch_size: int = 32,
-    shard_size: int = 256,
-    num_workers: int | None = None,
-    mirrored: bool = False,
-    strict: bool = True,
-) -> FeatureCache:
-    r"""
-    Computes the features that the cache in `directory` does not have, and opens it. Under `accelerate launch` every
-    process must call it, and computes its share. Killed at any moment, it loses the shards it was at and no other.
-
-    Args:
-        dataset ([`~datasets.Dataset`]):
-            Rows with an `image`. One that is there twice is computed once.
-        backbone ([`PreTrainedModel`]):
-            Its last feature map is kept.
-        image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`, all of one size.
-        directory (`str` or `PathLike`):
-            The folder of the cache, which other backbones may share. All processes must see it.
-        pooling (`str`, *optional*, defaults to `"none"`):
-            `"none"` keeps the map, `"mean"` its mean.
-        batch_size (`int`, *optional*, defaults to 32):
-            Images that the backbone is given at once.
-        shard_size (`int`, *optional*, defaults to 256):
-            Images of a file.
-        num_workers (`int`, *optional*):
-            Processes that decode images while the backbone computes. By default one a free core, and at most 8.
-        mirrored (`bool`, *optional*, defaults to `False`):
-            Whether the backbone is given each image mirrored, left for right. These features have a folder of their
-            own in the cache, see [`FeatureCache.attach`].
-        strict (`bool`, *optional*, defaults to `True`):
-            Whether an image that cannot be opened is an error. Otherwise it is logged by name, and has no features.
-    """
-    if pooling not in POOLINGS:
-        raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-    state = process_state()
-    about = _describe(backbone, image_processor, pooling, mirrored)
-    folder = Path(directory) / _digest_of_json(about)
-    if state.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.tmp"):  # of a run that was killed, if it is not of one that is writing now
-            with suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE:
-                    leftover.unlink()
-        if not (folder / "about.json").exists():
-            with atomic_write(folder / "about.json") as file:
-                file.write_text(json.dumps(about, indent=2) + "\n")
-    state.wait_for_everyone()
-
-    cache = FeatureCache(folder)
-    digests = image_digests(dataset)
-    rows = {digest: row for row, digest in enumerate(digests) if digest not in cache}  # the last of equal images
-    # Before a process writes, every process must have seen what there is, or their shares would not be of one whole.
-    state.wait_for_everyone()
-    share = sorted(rows)[state.process_index :: state.num_processes]
-    unreadable = []
-    if share:
-        images = undecoded(dataset.select_columns("image")).select([rows[digest] for digest in share])
-        pixels = _PixelValues(images, image_processor, mirrored, strict)
-        loader = DataLoader(
-            pixels,
-            batch_size=batch_size,
-            num_workers=min(8, max(1, available_cores() - 1)) if num_workers is None else num_workers,
-            collate_fn=_stack_readable,
-            pin_memory=state.device.type == "cuda",
-        )
-        progress = tqdm(
-            desc="Extracting features" + " of mirrored images" * mirrored,
-            unit="image",
-            total=len(share),
-            disable=not state.is_local_main_process,
-        )
-        features = _forward(backbone.to(state.device), loader, pooling, state.device)
-        unreadable = _write_shards(folder, share, features, shard_size, pixels, progress)
-        progress.close()
-    state.wait_for_everyone()
-    if rows:
-        cache = FeatureCache(folder)
-        cache.unreadable = set(gather_object(unreadable))
-        if cache.unreadable:
-            state.print(f"{len(cache.unreadable):,} images cannot be opened, and have no features.")
-    return cache
-
-
 def image_digests(dataset: Dataset) -> list[bytes]:
     r"""
     A digest of the bytes of each row's image file, without decoding it. Processes share the reading.
@@ -339,119 +162,3 @@ def _digest(source: dict[str, Any]) -> bytes:
 def undecoded(dataset: Dataset) -> Dataset:
     """Rows whose `image` is the path or the bytes of the file."""
     return dataset.with_format(None).cast_column("image", Image(decode=False))
-
-
-def _describe(
-    backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str, mirrored: bool
-) -> dict[str, Any]:
-    weights = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    for name, tensor in sorted(backbone.state_dict().items()):
-        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    # What every config has, such as the version that wrote it, does not change what the backbone computes.
-    common = PreTrainedConfig().to_dict()
-    config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
-    # Nor does what a processor is saved with: saved once, it has it ever after.
-    saved_with = {"processor_class", "auto_map"}
-    preprocessing = {name: value for name, value in image_processor.to_dict().items() if name not in saved_with}
-    return {
-        "backbone": {"class": type(backbone).__name__, "weights": weights.hexdigest(), "config": config},
-        # Backends of the same name round differently.
-        "preprocessing": {"class": type(image_processor).__name__, **preprocessing},
-        "pooling": pooling,
-        **({"mirrored": True} if mirrored else {}),  # folders of features as they are keep the names they had
-    }
-
-
-def _digest_of_json(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=DIGEST_SIZE).hexdigest()
-
-
-class _PixelValues(torch.utils.data.Dataset):
-    def __init__(self, images: Dataset, image_processor: BaseImageProcessor, mirrored: bool, strict: bool):
-        self.images = images
-        self.image_processor = image_processor
-        self.mirrored = mirrored
-        self.strict = strict
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor | None]:
-        image = open_or_report(self.images[index]["image"], self.strict)
-        if image is None:
-            return index, None
-        pixel_values = self.image_processor(image, return_tensors="pt")["pixel_values"][0]
-        return index, pixel_values.flip(-1) if self.mirrored else pixel_values
-
-
-def _stack_readable(batch: list[tuple[int, torch.Tensor | None]]) -> tuple[list[int], torch.Tensor | None]:
-    """The numbers of the images that could be opened, and their pixels."""
-    readable = [(index, pixel_values) for index, pixel_values in batch if pixel_values is not None]
-    if not readable:
-        return [], None
-    indices, pixel_values = zip(*readable, strict=True)
-    return list(indices), torch.stack(pixel_values)
-
-
-@torch.inference_mode()
-def _forward(
-    backbone: PreTrainedModel, loader: DataLoader, pooling: str, device: torch.device
-) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """The numbers of the images of each batch, and their features in half precision: (B, H, W, C) or (B, C)."""
-    backbone = backbone.eval().to(memory_format=torch.channels_last)
-    for indices, pixel_values in loader:
-        if pixel_values is None:
-            continue
-        pixel_values = pixel_values.to(device, non_blocking=True, memory_format=torch.channels_last)
-        feature_map = backbone(pixel_values).feature_maps[-1]
-        features = feature_map.mean(dim=(2, 3)) if pooling == "mean" else feature_map.permute(0, 2, 3, 1)
-        yield indices, features.to(torch.float16).cpu()
-
-
-def _write_shards(
-    folder: Path,
-    digests: list[bytes],
-    batches: Iterator[tuple[list[int], torch.Tensor]],
-    shard_size: int,
-    pixels: _PixelValues,
-    progress: tqdm,
-) -> list[bytes]:
-    """Writes the features of all images that can be opened, and returns the digests of the others."""
-    pending, of_shard, done = [], [], set()
-    # The backbone need not wait for the disk.
-    with ThreadPoolExecutor(max_workers=1) as writer:
-        written = None
-
-        def write() -> None:
-            nonlocal written, pending, of_shard
-            if written is not None:
-                written.result()
-            written = writer.submit(_write_shard, folder, of_shard, pending)
-            pending, of_shard = [], []
-
-        for indices, features in batches:
-            if not features.isfinite().all():
-                bad = indices[int((~features.isfinite().flatten(1).all(dim=1)).nonzero()[0])]
-                raise ValueError(f"features of {pixels.images[bad]['image']['path']} are not finite in half precision")
-            pending.append(features.contiguous())
-            new = [digests[index] for index in indices]
-            of_shard += new
-            done.update(new)
-            if len(of_shard) >= shard_size:
-                write()
-            progress.update(len(features))
-        if of_shard:
-            write()
-        if written is not None:
-            written.result()
-    return [digest for digest in digests if digest not in done]
-
-
-def _write_shard(folder: Path, digests: list[bytes], batches: list[torch.Tensor]) -> None:
-    tensors = {
-        "features": torch.cat(batches),
-        "digests": torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(len(digests), DIGEST_SIZE),
-    }
-    with atomic_write(folder / f"{digests[0].hex()}.safetensors") as file:
-        file.write_bytes(save(tensors))

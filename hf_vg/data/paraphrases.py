@@ -30,7 +30,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from tqdm.auto import tqdm
 
 from .records import describe
-from .scenes import PARAPHRASE_TYPES
+from .scene_grammar import PARAPHRASE_TYPES
 
 
 IDENTIFICATION_LABELS = ("both", "first", "second")

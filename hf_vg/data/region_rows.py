@@ -29,12 +29,14 @@ from transformers import PreTrainedModel, pipeline
 from ..models.grounded_visual_bert import GroundedVisualBertProcessor
 from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
 from .entities import GROUNDED_FEATURES, grounded_scenes, load_flickr30k_entities
-from .features import backbone_of, extract_features, undecoded
+from .feature_extraction import backbone_of, extract_features
+from .features import undecoded
 from .images import image_problem, open_image
 from .loading_report import LoadingReport
 from .paraphrases import load_paraphrases, make_caption_pairs, nearest_images, paraphrases_by_image
 from .referring import load_referring
-from .scenes import caption_is_true, load_scenes
+from .scene_grammar import caption_is_true
+from .scenes import load_scenes
 from .vqa import load_vqa
 
 

@@ -162,50 +162,31 @@ def stream_captions(
     return CaptionStream(dataset, image, strict, report or LoadingReport(source), files)
 
 
-def load_webdataset(
-    data_dir: str | PathLike,
-    images_dir: str | PathLike | None = None,
-    strict: bool = False,
-    check_images: bool = False,
-    report: LoadingReport | None = None,
-) -> DatasetDict:
+def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -> DatasetDict:
     r"""
-    Loads `.tar` files into the cache of `datasets`, in which an image shares its name with a `.txt`, which has one
+    Reads `.tar` files into the cache of `datasets`. In them, an image shares its name with a `.txt`, which has one
     caption per line, or with a `.json` that has `caption` or `captions`. Files whose names begin with `train`, `val`
-    or `test` are that split, and others are training data. [`stream_captions`] reads more than the disk holds twice.
+    or `test` are that split, and others are training data.
 
     Args:
-        data_dir (`str` or `PathLike`):
+        data_dir (`Path`):
             The folder with the files, or a pattern of them.
-        images_dir (`str` or `PathLike`, *optional*):
-            Not used: images are within the files.
-        strict (`bool`, *optional*, defaults to `False`):
-            Whether a row that must be skipped is an error.
-        check_images (`bool`, *optional*, defaults to `False`):
+        check_images (`bool`):
             Whether to decode every image now, and to skip those that cannot be.
-        report ([`LoadingReport`], *optional*):
-            Is told the counts, and every row that is skipped.
+        report ([`LoadingReport`]):
+            Is told of every row that is skipped.
     """
-    data_dir = Path(data_dir)
     files: dict[str, list[str]] = {}
     for path in _tar_files([str(data_dir / "*") if data_dir.is_dir() else str(data_dir)]):
         matched = re.match(r"(train|val|valid|validation|dev|test)(?![a-z])", Path(path).name.lower())
         files.setdefault(split_name(matched[1]) if matched else "train", []).append(path)
     if not files:
         raise FileNotFoundError(f"there is no .tar file in {data_dir}")
-    report = report or LoadingReport(data_dir.name)
     try:
         data = load_dataset("webdataset", data_files=files)
     except (DatasetGenerationError, tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise ValueError(_damage([file for names in files.values() for file in names], report.name, error)) from error
-    data = DatasetDict({split: _readable(rows, check_images, report) for split, rows in data.items()})
-    for split, rows in data.items():
-        report.count(f"{split} images", len(rows))
-        report.count(f"{split} captions", sum(map(len, rows["captions"])))
-    report.finish(strict)
-    if not all(map(len, data.values())):
-        raise ValueError(f"{report.name}: no image with a caption is left.\n{report}"[:4000])
-    return data
+    return DatasetDict({split: _readable(rows, check_images, report) for split, rows in data.items()})
 
 
 def _readable(rows: Dataset, decode: bool, report: LoadingReport) -> Dataset:

@@ -30,7 +30,7 @@ from pyarrow import feather
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .files import atomic_write
-from .scenes import COLORS, DETERMINERS, SHAPES, SIZES
+from .scene_grammar import COLORS, DETERMINERS, SHAPES, SIZES
 
 
 DEFAULT_TAGGER = "en_core_web_sm"

@@ -55,17 +55,33 @@ def caption_metrics(
     tokenize: Tokenize = ptb_tokenize,
 ) -> dict[str, float]:
     """
-    Scores one caption an image against that image's references, over the whole set.
+    Scores one caption per image against that image's references, over the whole set.
 
     Args:
         predictions (`list[str]`):
-            One caption an image. An empty caption scores 0.
+            One caption per image. An empty caption scores 0.
         references (`list[list[str]]`):
-            The captions people wrote, at least one an image.
+            The captions people wrote, at least one per image.
         metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
-            Any of `"bleu"` (see [`bleu`]), `"bleu_no_bp"` (BLEU without brevity penalty), `"bleu_punctuation"` (see
-            [`bleu_punctuation`]), `"rouge"` (see [`rouge_l`]), `"cider"` (see [`cider`]), `"meteor"` (see [`meteor`]),
-            `"meteor_python"` and `"diversity"` (see [`diversity`]).
+            Any of
+
+            - `"bleu"`: corpus BLEU-1 to BLEU-4 with the closest reference length, `bleu1` to `bleu4`.
+            - `"bleu_no_bp"`: the same without brevity penalty, as many papers up to about 2015 report it,
+              `bleu1_no_bp` to `bleu4_no_bp`.
+            - `"bleu_punctuation"`: with punctuation as words, see [`bleu_punctuation`].
+            - `"rouge"`: `rouge_l`, the F-measure (beta 1.2) of the best recall and the best precision over the
+              references.
+            - `"cider"`: `cider_d` is what `pycocoevalcap` and nearly all papers call CIDEr. Counts are clipped at the
+              reference's, and a difference in length is penalised (sigma 6). `cider` is the plain variant, the mean
+              cosine of the TF-IDF vectors of the 1- to 4-grams, with neither. Both have the factor 10 of their
+              authors' code, and neither stems words.
+            - `"meteor"`: METEOR 1.5 by its authors' Java program, where Java and `pycocoevalcap` are installed.
+              Elsewhere this gives `"meteor_python"`.
+            - `"meteor_python"`: the same formula without the paraphrase stage. Its scores are not comparable with
+              `meteor`.
+            - `"diversity"`: `distinct1` to `distinct4` (distinct n-grams over all n-grams predicted), `vocabulary`
+              (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that are
+              predicted), `length` and `reference_length` (mean number of words).
         df (`DocumentFrequencies`, *optional*):
             Corpus statistics for CIDEr, from [`document_frequencies`]. Counted on `references` when not given.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
@@ -105,19 +121,6 @@ def caption_scores(
     return results
 
 
-def bleu(
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    brevity_penalty: bool = True,
-    tokenize: Tokenize = ptb_tokenize,
-) -> dict[str, float]:
-    """
-    Corpus BLEU-1 to BLEU-4 with the closest reference length: `bleu1` .. `bleu4`. Without the brevity penalty, as many
-    papers up to about 2015 report them: `bleu1_no_bp` .. `bleu4_no_bp`.
-    """
-    return _bleu(make_corpus(predictions, references, tokenize), brevity_penalty)[0]
-
-
 def bleu_punctuation(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """
     BLEU with punctuation as words and without brevity penalty: `bleu1_punctuation` .. `bleu4_punctuation`. Captions
@@ -127,12 +130,12 @@ def bleu_punctuation(predictions: Sequence[str], references: Sequence[Sequence[s
     usual tokenization, which are several points lower for the same captions.
     """
     _check_captions(predictions, references)
-    scores = bleu(
+    corpus = make_corpus(
         [_with_full_stop(caption) for caption in predictions],
         [[_with_full_stop(caption) for caption in captions] for captions in references],
-        brevity_penalty=False,
         tokenize=str.split,
     )
+    scores, _ = _bleu(corpus, brevity_penalty=False)
     return {name.replace("no_bp", "punctuation"): score for name, score in scores.items()}
 
 
@@ -143,50 +146,6 @@ def _with_full_stop(caption: str) -> str:
         return caption
     last = caption[-1] if caption[-1] in ".!?" else ""
     return f"{caption.removesuffix(last)} {last or '.'}"
-
-
-def rouge_l(
-    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
-) -> dict[str, float]:
-    """ROUGE-L, `rouge_l`: F-measure (beta 1.2) of the best recall and the best precision over the references."""
-    return _rouge_l(make_corpus(predictions, references, tokenize))[0]
-
-
-def cider(
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    df: "DocumentFrequencies | None" = None,
-    tokenize: Tokenize = ptb_tokenize,
-) -> dict[str, float]:
-    """
-    CIDEr-D and CIDEr, from 0 to 10.
-
-    `cider_d` is what `pycocoevalcap` and nearly all papers call CIDEr: counts are clipped at the reference's, and a
-    difference in length is penalised (sigma 6). `cider` is the plain variant, the mean cosine of the TF-IDF vectors of
-    the 1- to 4-grams, with neither. Both carry the factor 10 of their authors' code, and neither stems words.
-    """
-    return _cider(make_corpus(predictions, references, tokenize), df)[0]
-
-
-def meteor(
-    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
-) -> dict[str, float]:
-    """
-    METEOR 1.5: `meteor`, by its authors' Java program, where Java and `pycocoevalcap` are installed. Elsewhere
-    `meteor_python`, the same formula without the paraphrase stage, whose scores are not comparable with the former.
-    """
-    return _meteor(make_corpus(predictions, references, tokenize), prefer_java=True)[0]
-
-
-def diversity(
-    predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
-) -> dict[str, float]:
-    """
-    How varied the predictions are: `distinct1` .. `distinct4` (distinct n-grams over all n-grams predicted),
-    `vocabulary` (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that
-    are predicted), `length` and `reference_length` (mean number of words).
-    """
-    return _diversity(make_corpus(predictions, references, tokenize))
 
 
 @dataclass(frozen=True)
@@ -437,7 +396,7 @@ def _check_metrics(metrics: Iterable[str], allowed: tuple[str, ...]) -> tuple[st
 
 def _check_captions(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if isinstance(predictions, str):
-        raise TypeError("`predictions` is one string; it must be a list with one caption an image.")
+        raise TypeError("`predictions` is one string; it must be a list with one caption per image.")
     if len(predictions) != len(references):
         raise ValueError(
             f"there are {len(predictions)} predictions but {len(references)} lists of references; "

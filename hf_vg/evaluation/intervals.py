@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.scenes import caption_phrases
+from ..data.scene_grammar import caption_phrases
 from .captions import (
     METRICS,
     OF_A_SET,

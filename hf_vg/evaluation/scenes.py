@@ -16,7 +16,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..data.scenes import caption_is_true, caption_phrases
+from ..data.scene_grammar import caption_is_true, caption_phrases
 from .captions import caption_metrics
 from .grounding import grounding_metrics
 

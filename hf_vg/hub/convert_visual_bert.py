@@ -34,7 +34,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, VisualBertModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ..data.features import load_backbone
+from ..data.feature_extraction import load_backbone
 from ..errors import error_message, told_in_one_sentence
 from ..loading import check_weights, load_checkpoint, load_config
 from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig

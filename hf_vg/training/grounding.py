@@ -24,7 +24,7 @@ from datasets import DatasetDict
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, PreTrainedModel
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ..data.features import load_backbone
+from ..data.feature_extraction import load_backbone
 from ..data.region_collators import ImageGroupSampler, RegionCollator
 from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer

@@ -20,7 +20,7 @@ from transformers import AutoImageProcessor, BaseImageProcessor, CLIPImageProces
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.arguments import CaptionDataArguments
-from ..data.features import backbone_of, load_backbone
+from ..data.feature_extraction import backbone_of, load_backbone
 from .arguments import CaptionerArguments, SentenceEncoderArguments
 
 

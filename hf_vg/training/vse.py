@@ -22,8 +22,9 @@ from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.arguments import CaptionDataArguments
-from ..data.features import extract_features, process_state
+from ..data.feature_extraction import extract_features
 from ..data.glove import initialize_from_glove
+from ..data.processes import process_state
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor

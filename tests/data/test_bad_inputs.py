@@ -37,11 +37,7 @@ from hf_vg.data import (
     LoadingReport,
     captioner_rows,
     image_problem,
-    load_caption_table,
     load_captions,
-    load_coco_captions,
-    load_flickr,
-    load_karpathy,
     open_image,
     readable_rows,
     stream_captions,
@@ -386,7 +382,7 @@ class TestTables:
         content, captions, said = CSV[name]
         (photos / "captions.csv").write_bytes(content)
         report = LoadingReport("table")
-        data = load_caption_table(photos, report=report)
+        data = load_captions("table", photos, report=report)
         assert report.counts["train captions"] == captions == sum(map(len, data["train"]["captions"]))
         if said:
             assert re.search(said, str(report)), str(report)
@@ -394,7 +390,7 @@ class TestTables:
             assert not report.problems
         if said and "noted" not in said:
             with pytest.raises(ValueError, match=said):
-                load_caption_table(photos, strict=True)
+                load_captions("table", photos, strict=True)
 
     def test_an_unclosed_quote_in_row_11_costs_one_row_of_500(self, photos):
         rows = [f"a.png,caption {number}" for number in range(500)]
@@ -402,7 +398,7 @@ class TestTables:
         for end in ("\n", "\r\n"):
             (photos / "captions.csv").write_text(end.join(["image,caption", *rows]), newline="")
             report = LoadingReport("table")
-            load_caption_table(photos, report=report)
+            load_captions("table", photos, report=report)
             assert report.counts["train captions"] == 499 and report.problems[0].line == 12
 
     @pytest.mark.parametrize("name", JSONL)
@@ -411,10 +407,10 @@ class TestTables:
         (photos / "captions.jsonl").write_text(text + '\n{"image": "b.png", "caption": "A cat"}\n')
         report = LoadingReport("table")
         # The first row tells the columns.
-        data = load_caption_table(photos, report=report)
+        data = load_captions("table", photos, report=report)
         assert data["train"]["captions"][:] == [["A cat"]]
         with pytest.raises(ValueError, match=said):
-            load_caption_table(photos, strict=True)
+            load_captions("table", photos, strict=True)
 
     @pytest.mark.parametrize(
         ("name", "content", "said"),
@@ -432,25 +428,25 @@ class TestTables:
     def test_a_file_that_is_no_table_is_named(self, photos, name, content, said):
         (photos / name).write_bytes(content)
         with pytest.raises(ValueError, match=said):
-            load_caption_table(photos)
+            load_captions("table", photos)
 
     def test_a_wrong_parquet_file(self, photos):
         table = pa.table({"image": pa.array([1.5, 2.5]), "caption": ["A", "B"]})
         pyarrow.parquet.write_table(table, photos / "captions.parquet")
         with pytest.raises(ValueError, match="captions.parquet:1: skipped: 'image' is empty or no text"):
-            load_caption_table(photos)
+            load_captions("table", photos)
 
     def test_images_dir_says_what_may_be_read(self, photos):
         table = photos / "captions.csv"
         table.write_text(f"image,caption\n{photos.parent / 'a.png'},A dog\n")
         with pytest.raises(ValueError, match="lies outside of"):
-            load_caption_table(table)
-        assert len(load_caption_table(table, images_dir=photos.parent)["train"]) == 1
+            load_captions("table", table)
+        assert len(load_captions("table", table, images_dir=photos.parent)["train"]) == 1
 
     def test_a_report_of_many_problems_stays_small(self, photos):
         (photos / "captions.csv").write_text("image,caption\na.png,A dog\n" + "gone.png,\n" * 5000)
         report = LoadingReport("table")
-        load_caption_table(photos, report=report)
+        load_captions("table", photos, report=report)
         assert report.kinds["skipped"] == 5001 and len(report.problems) == 1000
         assert "5,001 rows skipped" in report.summary()
 
@@ -484,10 +480,10 @@ class TestJson:
         file = photos / "dataset_mine.json"
         file.write_text(json.dumps({"images": [{**ROW, "filename": "b.png"}, row]}))
         report = LoadingReport("karpathy")
-        assert load_karpathy(file, report=report)["train"]["image_id"][:] == ["b.png"]
+        assert load_captions("karpathy", file, report=report)["train"]["image_id"][:] == ["b.png"]
         assert all("images[1]" in problem.reason for problem in report.problems)
         with pytest.raises(ValueError, match=r"dataset_mine\.json: skipped: images\[1\]"):
-            load_karpathy(file, strict=True)
+            load_captions("karpathy", file, strict=True)
 
     @pytest.mark.parametrize(
         ("key", "row"),
@@ -508,9 +504,9 @@ class TestJson:
             content["annotations"].append({"id": 9, "image_id": row["id"], "caption": "A cat"})
         file = photos / "captions_train2014.json"
         file.write_text(json.dumps(content))
-        assert load_coco_captions(photos)["train"]["captions"][:] == [["A dog"]]
+        assert load_captions("coco", photos)["train"]["captions"][:] == [["A dog"]]
         with pytest.raises(ValueError, match=rf"captions_train2014\.json: skipped: {key}\[1\]"):
-            load_coco_captions(photos, strict=True)
+            load_captions("coco", photos, strict=True)
 
     @pytest.mark.parametrize(
         "text",
@@ -545,9 +541,9 @@ class TestTokenFiles:
     )
     def test_a_bad_line_is_skipped_by_its_number(self, photos, line, said):
         (photos / "Flickr8k.token.txt").write_text(f"b.png#0\tA cat\n{line}\n")
-        assert load_flickr(photos)["train"]["image_id"][:] == ["b.png"]
+        assert load_captions("flickr8k", photos)["train"]["image_id"][:] == ["b.png"]
         with pytest.raises(ValueError, match=rf"token\.txt:2: skipped: .*{said}"):
-            load_flickr(photos, strict=True)
+            load_captions("flickr8k", photos, strict=True)
 
 
 def write_tar(path, members: dict[str, bytes]) -> None:

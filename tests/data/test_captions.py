@@ -24,11 +24,7 @@ from hf_vg.data import (
     CaptionDataArguments,
     LoadingReport,
     load_caption_data,
-    load_caption_table,
     load_captions,
-    load_coco_captions,
-    load_flickr,
-    load_karpathy,
     one_caption_a_row,
     say_long_captions,
     train_word_tokenizer,
@@ -68,7 +64,7 @@ def flickr(tmp_path):
 
 def test_flickr(flickr, never_decoded):
     report = LoadingReport("tiny")
-    data = load_flickr(flickr, strict=True, report=report)
+    data = load_captions("flickr8k", flickr, strict=True, report=report)
     assert {split: rows["image_id"][:] for split, rows in data.items()} == {
         "train": ["b.jpg", "a.jpg"],
         "validation": ["c.jpg"],
@@ -85,7 +81,7 @@ def test_flickr(flickr, never_decoded):
 
 def test_images_are_paths_that_open_from_anywhere(flickr, monkeypatch):
     monkeypatch.chdir(flickr.parent)
-    data = load_flickr(flickr.name)
+    data = load_captions("flickr8k", flickr.name)
     monkeypatch.chdir("/")
     assert data["train"][0]["image"].size == (8, 6)
 
@@ -115,7 +111,7 @@ def test_every_flaw_of_token_files_is_named(flickr):
     train.write_text("a.jpg\nb.jpg\ngone.jpg\nd.jpg\nnobody.jpg\n")
     dev.write_text("c.jpg\na.jpg\n")
     report = LoadingReport("flawed")
-    data = load_flickr(flickr, report=report, check_images=True)
+    data = load_captions("flickr8k", flickr, report=report, check_images=True)
     assert data["train"]["captions"][:] == [["A dog ."], ["Café ."]] and list(data) == ["train"]
     found = [(problem.kind, Path(problem.file).name, problem.line) for problem in report.problems]
     assert found == [
@@ -130,29 +126,29 @@ def test_every_flaw_of_token_files_is_named(flickr):
         ("skipped", token_file.name, 6),  # no captions left
     ]
     with pytest.raises(ValueError, match=r"token\.txt:5: skipped: there is no image .*gone\.jpg"):
-        load_flickr(flickr, strict=True)
+        load_captions("flickr8k", flickr, strict=True)
 
 
 def test_without_lists_all_is_training_data_and_with_lists_the_rest_is_counted(flickr):
     (flickr / "Flickr_8k.devImages.txt").unlink()
     report = LoadingReport("tiny")
-    assert len(load_flickr(flickr, report=report)["train"]) == 2
+    assert len(load_captions("flickr8k", flickr, report=report)["train"]) == 2
     assert report.counts["images in no split"] == 1
     (flickr / "Flickr_8k.trainImages.txt").unlink()
-    assert len(load_flickr(flickr)["train"]) == 3
+    assert len(load_captions("flickr8k", flickr)["train"]) == 3
 
 
 def test_nothing_left_is_an_error(flickr):
     (flickr / "elsewhere").mkdir()
     with pytest.raises(ValueError, match="no image with a caption is left"):
-        load_flickr(flickr, images_dir=flickr / "elsewhere")
+        load_captions("flickr8k", flickr, images_dir=flickr / "elsewhere")
 
 
 def test_a_wrong_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected one file such as Flickr8k.token.txt"):
-        load_flickr(tmp_path)
+        load_captions("flickr8k", tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        load_flickr(tmp_path / "gone")
+        load_captions("flickr8k", tmp_path / "gone")
     with pytest.raises(ValueError, match="needs a `data_dir`"):
         load_captions("coco")
 
@@ -172,7 +168,7 @@ def karpathy(tmp_path):
 
 def test_karpathy(karpathy, never_decoded):
     folder, _ = karpathy
-    data = load_karpathy(folder / "dataset_coco.json", folder / "images", strict=True)
+    data = load_captions("karpathy", folder / "dataset_coco.json", folder / "images", strict=True)
     assert {split: rows["captions"][:] for split, rows in data.items()} == {
         "train": [["A dog."]],
         "restval": [["A cat."]],
@@ -187,7 +183,7 @@ def test_flaws_of_karpathys_json_are_named_by_entry(karpathy):
     file = folder / "dataset_coco.json"
     file.write_text(json.dumps({"images": rows}))
     report = LoadingReport("flawed")
-    load_karpathy(file, folder / "images", report=report)
+    load_captions("karpathy", file, folder / "images", report=report)
     assert [problem.reason.split(": ")[0] for problem in report.problems] == [
         "images[3]",
         "images[4]",
@@ -196,10 +192,10 @@ def test_flaws_of_karpathys_json_are_named_by_entry(karpathy):
     ]
     file.write_text('{"images": [\n}')
     with pytest.raises(ValueError, match=r"dataset_coco\.json:2: not JSON"):
-        load_karpathy(file, folder / "images")
+        load_captions("karpathy", file, folder / "images")
     file.write_text('{"photos": []}')
     with pytest.raises(ValueError, match="expected an object with a list 'images'"):
-        load_karpathy(file, folder / "images")
+        load_captions("karpathy", file, folder / "images")
 
 
 def test_coco(tmp_path, never_decoded):
@@ -219,7 +215,7 @@ def test_coco(tmp_path, never_decoded):
     (tmp_path / "annotations" / "captions_train2014.json").write_text(json.dumps(train))
     (tmp_path / "annotations" / "captions_val2014.json").write_text(json.dumps(val))
     report = LoadingReport("coco")
-    data = load_coco_captions(tmp_path, report=report)
+    data = load_captions("coco", tmp_path, report=report)
     assert data["train"].remove_columns("image").to_dict() == {
         "image_id": ["1"],
         "captions": [["A dog.", "A brown dog."]],
@@ -274,7 +270,7 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
         'image,caption\na.png,"A dog\nthat runs"\na.png,A dog, brown\n,Nobody\ngone.png,A ghost\na.png\na.png,\n'
     )
     report = LoadingReport("flawed")
-    data = load_caption_table(file, report=report)
+    data = load_captions("table", file, report=report)
     assert data["train"]["captions"][:] == [["A dog that runs", "A dog, brown"]]
     assert [(problem.kind, problem.line) for problem in report.problems] == [
         ("noted", 2),  # a line break in quotes
@@ -287,10 +283,10 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
     file.unlink()
     (tmp_path / "captions.jsonl").write_text('{"image": "a.png", "caption": "A dog"}\n{oops\n[1]\n')
     with pytest.raises(ValueError, match=r"(?s)jsonl:2: skipped: not JSON.*jsonl:3: skipped: expected an object"):
-        load_caption_table(tmp_path, strict=True)
+        load_captions("table", tmp_path, strict=True)
     (tmp_path / "captions.jsonl").write_text('{"picture": "a.png", "caption": "A dog"}\n')
     with pytest.raises(ValueError, match="expected a column of images"):
-        load_caption_table(tmp_path)
+        load_captions("table", tmp_path)
 
 
 def test_images_within_parquet(tmp_path):
@@ -298,7 +294,7 @@ def test_images_within_parquet(tmp_path):
     (tmp_path / "a.png").unlink()
     rows = [{"image": {"bytes": image, "path": "a.png"}, "captions": ["A dog", "Brown"]}]
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "captions.parquet")
-    (row,) = load_caption_table(tmp_path, check_images=True)["train"]
+    (row,) = load_captions("table", tmp_path, check_images=True)["train"]
     assert row["captions"] == ["A dog", "Brown"] and row["image"].getpixel((0, 0)) == (0, 0, 255)
 
 
@@ -325,7 +321,7 @@ def test_numbered_caption_columns(never_decoded):
 
 
 def test_one_caption_a_row(flickr, never_decoded):
-    data = load_flickr(flickr)["train"]
+    data = load_captions("flickr8k", flickr)["train"]
     tokenizer = train_word_tokenizer(["a brown dog", "a cat"])
     rows = one_caption_a_row(data, tokenizer).remove_columns("image")
     assert rows.to_dict() == {

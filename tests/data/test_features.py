@@ -45,7 +45,7 @@ from hf_vg.data import (
     train_word_tokenizer,
 )
 from hf_vg.data.captions import CAPTION_FEATURES
-from hf_vg.data.features import cache_folder, image_digests
+from hf_vg.data.features import image_digests
 from hf_vg.data.streaming import CaptionStream
 from hf_vg.training import CaptionerArguments, build_captioner
 from tests.common import start_process
@@ -142,9 +142,7 @@ def test_mirrored_images_have_features_of_their_own(dataset, backbone, tmp_path)
     image_processor = CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False)
     cache, _ = extract(dataset, backbone, image_processor, tmp_path)
     mirror_cache, computed = extract(dataset, backbone, image_processor, tmp_path, mirrored=True)
-    assert computed == NUM_IMAGES and mirror_cache.folder == cache_folder(
-        tmp_path, backbone, image_processor, mirrored=True
-    )
+    assert computed == NUM_IMAGES and mirror_cache.folder != cache.folder
     mirror_images = dataset.map(lambda row: {"image": ImageOps.mirror(row["image"])})
     expected = reference(mirror_images, backbone, image_processor)
     features = torch.stack([row["image_features"] for row in mirror_cache.attach(dataset)])
@@ -196,41 +194,42 @@ def test_images_are_told_apart_by_their_bytes(dataset, backbone, image_processor
 
     # The same name, and another image: its old features are not found.
     Path(paths[3]).write_bytes(Path(paths[4]).read_bytes() + b"more")
-    cache = FeatureCache(cache_folder(folder, backbone, image_processor))
+    cache = extract_features(dataset.select([]), backbone, image_processor, folder)
     with pytest.raises(ValueError, match=r"1 of 10 images have no features in .*, the first is .*3\.png"):
         cache.attach(dataset)
     assert extract(dataset, backbone, image_processor, folder)[1] == 1
 
 
 def test_other_weights_or_preprocessing_find_nothing(dataset, backbone, image_processor, tmp_path):
+    def cache_folder(**options):
+        return extract_features(dataset.select([]), backbone, image_processor, tmp_path, **options).folder
+
     extract(dataset, backbone, image_processor, tmp_path)
-    folders = [cache_folder(tmp_path, backbone, image_processor)]
+    folders = [cache_folder()]
     image_processor.do_normalize = False
-    folders.append(cache_folder(tmp_path, backbone, image_processor))
+    folders.append(cache_folder())
     assert extract(dataset, backbone, image_processor, tmp_path)[1] == NUM_IMAGES
     with torch.no_grad():
         backbone.stages[0].layers[0].convolution.bias[0] += 1e-6
-    folders.append(cache_folder(tmp_path, backbone, image_processor))
-    folders.append(cache_folder(tmp_path, backbone, image_processor, pooling="mean"))
+    folders.append(cache_folder())
+    folders.append(cache_folder(pooling="mean"))
     backbone.config.out_features = ["stage1"]
-    folders.append(cache_folder(tmp_path, backbone, image_processor))
+    folders.append(cache_folder())
     assert len(set(folders)) == 5
 
 
-def test_saving_and_loading_does_not_change_the_key(backbone, image_processor, tmp_path):
-    backbone.save_pretrained(tmp_path)
-    image_processor.save_pretrained(tmp_path)
-    loaded = load_backbone(tmp_path), AutoImageProcessor.from_pretrained(tmp_path)
-    assert cache_folder("", *loaded) == cache_folder("", backbone, image_processor)
-
-
-def test_saving_a_processor_does_not_change_the_key(backbone, image_processor, tmp_path):
-    before = cache_folder("", backbone, image_processor)
+def test_saving_and_loading_does_not_change_the_key(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path / "cache")
+    backbone.save_pretrained(tmp_path / "saved")
     processor = ShowAttendTellProcessor(image_processor, train_word_tokenizer(["a dog"]))
-    processor.save_pretrained(tmp_path)
-    assert cache_folder("", backbone, processor.image_processor) == before
-    loaded = ShowAttendTellProcessor.from_pretrained(tmp_path)
-    assert cache_folder("", backbone, loaded.image_processor) == before
+    processor.save_pretrained(tmp_path / "saved")
+    for loaded in (
+        processor.image_processor,
+        AutoImageProcessor.from_pretrained(tmp_path / "saved"),
+        ShowAttendTellProcessor.from_pretrained(tmp_path / "saved").image_processor,
+    ):
+        again, computed = extract(dataset, load_backbone(tmp_path / "saved"), loaded, tmp_path / "cache")
+        assert again.folder == cache.folder and computed == 0
 
 
 def test_an_unreadable_image_is_named_and_finished_shards_are_kept(dataset, backbone, image_processor, tmp_path):

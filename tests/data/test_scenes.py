@@ -27,7 +27,8 @@ import numpy as np
 import pytest
 
 from hf_vg.data import caption_is_true, caption_phrases, load_scenes
-from hf_vg.data.scenes import COLORS, HELD_OUT, PARAPHRASE_TYPES, SHAPES
+from hf_vg.data.scene_grammar import COLORS, PARAPHRASE_TYPES, SHAPES
+from hf_vg.data.scenes import HELD_OUT
 
 
 COUNT_WORDS = {"a": 1, "two": 2, "three": 3, "four": 4}

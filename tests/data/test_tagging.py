@@ -26,7 +26,7 @@ from hf_vg.data import (
     tagging,
     train_word_tokenizer,
 )
-from hf_vg.data.scenes import PHRASES, RELATIONS
+from hf_vg.data.scene_grammar import PHRASES, RELATIONS
 from tests.common import random_images
 
 

@@ -23,7 +23,6 @@ from transformers import EvalPrediction, PreTrainedTokenizerFast
 
 import hf_vg.evaluation
 from hf_vg.evaluation import caption_metrics, caption_scores, document_frequencies, make_compute_metrics
-from hf_vg.evaluation.captions import bleu, cider, diversity, rouge_l
 
 
 def random_captions(num_images: int, seed: int, vocabulary: int = 5) -> tuple[list[str], list[list[str]]]:
@@ -120,8 +119,8 @@ def restated_cider(predictions, references, clip_and_penalise, corpus=None) -> l
 @pytest.mark.parametrize("seed", range(4))
 def test_bleu_equals_restatement(seed):
     predictions, references = random_captions(100, seed)
-    for penalty, name in ((True, "bleu{}"), (False, "bleu{}_no_bp")):
-        scores = bleu(predictions, references, brevity_penalty=penalty, tokenize=str.split)
+    for metric, penalty, name in (("bleu", True, "bleu{}"), ("bleu_no_bp", False, "bleu{}_no_bp")):
+        scores = caption_metrics(predictions, references, metric, tokenize=str.split)
         expected = restated_bleu(predictions, references, penalty)
         assert list(scores) == [name.format(order) for order in range(1, 5)]
         assert list(scores.values()) == pytest.approx(expected, abs=1e-9)
@@ -172,7 +171,8 @@ def test_rouge_l_equals_restatement(seed):
     expected = [restated_rouge_l(*pair) for pair in zip(predictions, references, strict=True)]
     scores = caption_scores(predictions, references, "rouge", tokenize=str.split)["rouge_l"]
     assert scores == pytest.approx(expected, abs=1e-12)
-    assert rouge_l(predictions, references, tokenize=str.split) == {"rouge_l": pytest.approx(np.mean(expected))}
+    total = caption_metrics(predictions, references, "rouge", tokenize=str.split)
+    assert total == {"rouge_l": pytest.approx(np.mean(expected))}
 
 
 def test_rouge_l_of_captions_longer_than_a_machine_word():
@@ -190,7 +190,7 @@ def test_cider_equals_restatement(seed):
         expected = restated_cider(predictions, references, clip_and_penalise)
         assert scores[name] == pytest.approx(expected, abs=1e-9)
         assert max(expected) > 1
-    totals = cider(predictions, references, tokenize=str.split)
+    totals = caption_metrics(predictions, references, "cider", tokenize=str.split)
     assert totals == {name: pytest.approx(values.mean()) for name, values in scores.items()}
 
 
@@ -212,10 +212,11 @@ def test_cider_of_one_image_needs_df(monkeypatch):
 
     warnings = []
     monkeypatch.setattr(module.logger, "warning", warnings.append)
-    assert cider(["a dog"], [["a dog"]]) == {"cider_d": 0.0, "cider": 0.0}
+    assert caption_metrics(["a dog"], [["a dog"]], "cider") == {"cider_d": 0.0, "cider": 0.0}
     assert len(warnings) == 1 and "`df`" in warnings[0]
     df = document_frequencies([["a dog"], ["a cat"], ["the sea"]])
-    assert cider(["a dog"], [["a dog"]], df=df) == {"cider_d": pytest.approx(5), "cider": pytest.approx(5)}
+    scores = caption_metrics(["a dog"], [["a dog"]], "cider", df)
+    assert scores == {"cider_d": pytest.approx(5), "cider": pytest.approx(5)}
     assert len(warnings) == 1
 
 
@@ -246,7 +247,8 @@ def test_equals_pycocoevalcap():
 
 
 def test_diversity():
-    scores = diversity(["a dog runs", "a dog sits", ""], [["a dog"], ["one dog sits"], ["the sea"]])
+    references = [["a dog"], ["one dog sits"], ["the sea"]]
+    scores = caption_metrics(["a dog runs", "a dog sits", ""], references, "diversity")
     assert scores == pytest.approx(
         {
             "distinct1": 4 / 6,
@@ -305,7 +307,7 @@ def test_bad_input_is_named(predictions, references, error, message):
 
 def test_df_must_be_document_frequencies():
     with pytest.raises(TypeError, match=r"`df` is list; make it with `document_frequencies\(references\)`"):
-        cider(["a"], [["a"]], df=[["a"]])
+        caption_metrics(["a"], [["a"]], "cider", df=[["a"]])
 
 
 def test_unknown_metric_is_named():

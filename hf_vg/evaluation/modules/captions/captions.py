@@ -29,8 +29,8 @@ caption evaluation. The configuration names one metric; the default computes BLE
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions (`list[str]`): One caption an image.
-    references (`list[list[str]]`): The captions people wrote, at least one an image.
+    predictions (`list[str]`): One caption per image.
+    references (`list[list[str]]`): The captions people wrote, at least one per image.
     df (`hf_vg.evaluation.DocumentFrequencies`, *optional*): Corpus statistics for CIDEr. Counted on `references` when
         not given.
 Returns:
