@@ -30,13 +30,12 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_vg.data import SENTENCE_TASKS, scene_phrase_task
 from hf_vg.evaluation import (
-    SENTENCE_TASKS,
     cache_vectors,
     concatenate_encoders,
     evaluate_sentence_task,
     evaluate_sentences,
-    scene_phrase_task,
     universal_encoder,
 )
 from hf_vg.pipelines import load_sentence_encoder

@@ -24,7 +24,7 @@ import transformers
 from huggingface_hub.utils import disable_progress_bars
 
 from .. import __version__
-from . import caption, evaluate, explain, ground, search, web
+from . import captioning, evaluate, explain, ground, search, web
 from .inputs import ImageInputs
 from .output import UsageError, first_line
 
@@ -50,7 +50,7 @@ examples:
 
 # Each module has a summary, examples, `add_arguments` and `run`. The images that it takes, as argparse counts them.
 COMMANDS = {
-    "caption": (caption, "+"),
+    "caption": (captioning, "+"),
     "explain": (explain, "*"),
     "search": (search, "+"),
     "ground": (ground, "+"),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .captions import load_captions as load_captions
     from .captions import one_caption_a_row as one_caption_a_row
     from .collators import CaptionCollator as CaptionCollator
+    from .collators import PairCollator as PairCollator
     from .entities import entities_of as entities_of
     from .entities import grounded_scenes as grounded_scenes
     from .entities import load_flickr30k_entities as load_flickr30k_entities
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .images import readable_rows as readable_rows
     from .images import seen_box as seen_box
     from .loading_report import LoadingReport as LoadingReport
-    from .pairs import PairCollator as PairCollator
     from .paraphrases import load_paraphrases as load_paraphrases
     from .paraphrases import make_caption_pairs as make_caption_pairs
     from .paraphrases import nearest_images as nearest_images
@@ -74,6 +74,11 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .scene_grammar import caption_is_true as caption_is_true
     from .scene_grammar import caption_phrases as caption_phrases
     from .scenes import load_scenes as load_scenes
+    from .sentence_tasks import SENTENCE_TASKS as SENTENCE_TASKS
+    from .sentence_tasks import SentenceSplit as SentenceSplit
+    from .sentence_tasks import SentenceTask as SentenceTask
+    from .sentence_tasks import load_sentence_task as load_sentence_task
+    from .sentence_tasks import scene_phrase_task as scene_phrase_task
     from .streaming import stream_captions as stream_captions
     from .tagging import TaggedCaptionCollator as TaggedCaptionCollator
     from .tagging import tag_captions as tag_captions
@@ -99,11 +104,14 @@ _MODULES = {
     "ImageGroupSampler": "region_collators",
     "LengthBatchSampler": "samplers",
     "LoadingReport": "loading_report",
-    "PairCollator": "pairs",
+    "PairCollator": "collators",
     "QuestionCollator": "region_collators",
     "ReferringCollator": "region_collators",
     "RegionCollator": "region_collators",
     "RegionDataArguments": "region_rows",
+    "SENTENCE_TASKS": "sentence_tasks",
+    "SentenceSplit": "sentence_tasks",
+    "SentenceTask": "sentence_tasks",
     "TaggedCaptionCollator": "tagging",
     "answer_scores": "vqa",
     "answer_vocabulary": "vqa",
@@ -130,6 +138,7 @@ _MODULES = {
     "load_paraphrases": "paraphrases",
     "load_referring": "referring",
     "load_scenes": "scenes",
+    "load_sentence_task": "sentence_tasks",
     "load_vqa": "vqa",
     "make_caption_pairs": "paraphrases",
     "nearest_images": "paraphrases",
@@ -144,6 +153,7 @@ _MODULES = {
     "rows_by_novelty": "region_rows",
     "rows_to_draw": "region_rows",
     "say_long_captions": "caption_rows",
+    "scene_phrase_task": "sentence_tasks",
     "seen_box": "images",
     "special_token_fields": "tokenizers",
     "stream_captions": "streaming",

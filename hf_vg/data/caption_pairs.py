@@ -13,14 +13,14 @@
 # limitations under the License.
 """Pairs of captions of one image, to predict one from the other."""
 
-import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import ProcessorMixin
 
+from .collators import images_of, stack_features
+from .draws import batch_generator, image_number
 from .images import readable_rows
 
 
@@ -50,19 +50,17 @@ class CaptionPairCollator:
         Returns:
             `input_ids`, `attention_mask`, `labels`, `image_ids` and `pixel_values` or `image_features`, if any.
         """
-        has_images = "image" in rows[0]
-        rows = readable_rows(rows, self.strict) if has_images else rows
+        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
         generator = batch_generator(row["image_id"] for row in rows)
         pairs = [_pair(row, generator) for row in rows]
         batch = self.processor(
-            images=[row["image"] for row in rows] if has_images else None,
+            images=images_of(rows),
             text=[caption for caption, _ in pairs],
             text_target=[target for _, target in pairs],
             return_tensors="pt",
         )
         if "image_features" in rows[0]:
-            features = torch.stack([torch.as_tensor(row["image_features"]) for row in rows])
-            batch["image_features"] = features.float()  # caches hold half precision
+            batch["image_features"] = stack_features(rows).float()  # caches hold half precision
         batch["image_ids"] = torch.tensor([image_number(row["image_id"]) for row in rows])
         return dict(batch)
 
@@ -74,26 +72,6 @@ def fixed_caption_pairs(dataset: Dataset) -> Dataset:
     captions = [_check({"image_id": image_id, "captions": captions}) for image_id, captions in rows]
     dataset = dataset.remove_columns("captions").add_column("caption", [first for first, *_ in captions])
     return dataset.add_column("target_caption", [second for _, second, *_ in captions])
-
-
-def image_number(image_id: str) -> int:
-    """A number for an image's name, the same in every process. Two of a million share one at a chance of 3e-8."""
-    return int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "big", signed=True)
-
-
-def batch_generator(contents: Iterable[Any]) -> torch.Generator:
-    """
-    What a collator draws with. Its numbers depend on what is in the batch and in which order, which is another in
-    every epoch, and on nothing else: neither a run that is resumed nor other workers change what is drawn.
-    """
-    text = "\0".join(str(content) for content in contents)
-    return torch.Generator().manual_seed(image_number(text))
-
-
-def toss(contents: Iterable[Any]) -> list[bool]:
-    """A coin for each of what is in a batch. See [`batch_generator`]."""
-    contents = [*contents]
-    return torch.randint(2, (len(contents),), generator=batch_generator(contents)).bool().tolist()
 
 
 def _pair(row: dict[str, Any], generator: torch.Generator) -> tuple[str, str]:

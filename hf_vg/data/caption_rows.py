@@ -26,8 +26,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from .arguments import CaptionDataArguments, CaptionerDataArguments
-from .caption_pairs import fixed_caption_pairs, toss
+from .caption_pairs import fixed_caption_pairs
 from .captions import load_captions, one_caption_a_row
+from .draws import toss
 from .feature_extraction import backbone_of, extract_features
 from .features import FeatureCache, undecoded
 from .images import open_or_report

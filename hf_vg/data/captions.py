@@ -187,7 +187,19 @@ def _to_datasets(images: Iterable[CaptionedImage], check_images: bool, report: L
             report.skip(image.file, image.line, f"{image.entry}{reason}")
         else:
             splits.setdefault(image.split, []).append(image)
-    return DatasetDict({split: _to_dataset(rows) for split, rows in splits.items()})
+    return DatasetDict(
+        {
+            split: Dataset.from_dict(
+                {
+                    "image_id": [image.image_id for image in rows],
+                    "image": [image.path for image in rows],
+                    "captions": [image.captions for image in rows],
+                },
+                features=CAPTION_FEATURES,
+            )
+            for split, rows in splits.items()
+        }
+    )
 
 
 def _problem(image: CaptionedImage, decode: bool) -> str | None:
@@ -202,12 +214,3 @@ def _problem(image: CaptionedImage, decode: bool) -> str | None:
         if not os.path.exists(path):
             return f"there is no image {path}"
     return image_problem(image.path, decode)
-
-
-def _to_dataset(rows: list[CaptionedImage]) -> Dataset:
-    columns = {
-        "image_id": [image.image_id for image in rows],
-        "image": [image.path for image in rows],
-        "captions": [image.captions for image in rows],
-    }
-    return Dataset.from_dict(columns, features=CAPTION_FEATURES)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import ProcessorMixin
 
+from .draws import batch_generator, image_number
 from .images import readable_rows
 
 
@@ -49,16 +50,15 @@ class CaptionCollator:
             `pixel_values` or `image_features`, and `labels` of shape `(images, captions, length)`, where missing
             captions and positions after a caption's end are -100.
         """
-        cached = "image_features" in rows[0]
-        rows = rows if cached else readable_rows(rows, self.strict)
+        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
         counts = [len(row["captions"]) for row in rows]
         batch = self.processor(
-            images=None if cached else [row["image"] for row in rows],
+            images=images_of(rows),
             text=[caption for row in rows for caption in row["captions"]],
             return_tensors="pt",
         )
-        if cached:
-            batch["image_features"] = torch.stack([row["image_features"] for row in rows])
+        if "image_features" in rows[0]:
+            batch["image_features"] = stack_features(rows)
         labels = batch["labels"]  # the model makes the decoder's inputs from them
         if self.max_caption_words is not None:
             max_length = self.max_caption_words + 1  # the end token is no word
@@ -67,3 +67,60 @@ class CaptionCollator:
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
+
+
+class PairCollator:
+    r"""
+    Batches images with some of their captions, for models that tell the right pairs from the wrong ones.
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            Makes `pixel_values` from images, and `input_ids` and `attention_mask` from captions.
+        captions_per_image (`int`, *optional*, defaults to 1):
+            So many of an image's captions are drawn, by what else is in the batch; fewer, for all images of a batch,
+            where one of them has fewer.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+    """
+
+    def __init__(self, processor: ProcessorMixin, captions_per_image: int = 1, strict: bool = False):
+        self.processor = processor
+        self.captions_per_image = captions_per_image
+        self.strict = strict
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`list[dict]`):
+                Each with an `image`, or the `image_features` that stand for it, its `captions` and its `image_id`.
+
+        Returns:
+            `pixel_values` or `image_features`, `input_ids` and `attention_mask` of equally many captions per image, in
+            the order of the images, and `image_ids`, numbers that are equal for equal `image_id`s.
+        """
+        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
+        generator = batch_generator(row["image_id"] for row in rows)
+        count = min(self.captions_per_image, *(len(row["captions"]) for row in rows))
+        batch = self.processor(
+            images=images_of(rows),
+            text=[caption for row in rows for caption in _draw(row["captions"], count, generator)],
+            return_tensors="pt",
+        )
+        if "image_features" in rows[0]:
+            batch["image_features"] = stack_features(rows)
+        batch["image_ids"] = torch.tensor([image_number(row["image_id"]) for row in rows])
+        return dict(batch)
+
+
+def _draw(captions: list[str], count: int, generator: torch.Generator) -> list[str]:
+    return [captions[index] for index in torch.randperm(len(captions), generator=generator)[:count].tolist()]
+
+
+def images_of(rows: list[dict[str, Any]]) -> list[Any] | None:
+    """The images of a batch, if its rows have them and not cached features."""
+    return [row["image"] for row in rows] if "image" in rows[0] else None
+
+
+def stack_features(rows: list[dict[str, Any]]) -> torch.Tensor:
+    """The cached features of a batch."""
+    return torch.stack([torch.as_tensor(row["image_features"]) for row in rows])

@@ -159,7 +159,7 @@ def extract_features(
             disable=not state.is_local_main_process,
         )
         features = _forward(backbone.to(state.device), loader, pooling, state.device)
-        unreadable = _write_shards(folder, share, features, shard_size, pixels, progress)
+        unreadable = _write_features(folder, share, features, shard_size, pixels, progress)
         progress.close()
     state.wait_for_everyone()
     if rows:
@@ -234,7 +234,7 @@ def _forward(
         yield indices, features.to(torch.float16).cpu()
 
 
-def _write_shards(
+def _write_features(
     folder: Path,
     digests: list[bytes],
     batches: Iterator[tuple[list[int], torch.Tensor]],

@@ -33,7 +33,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
 
-from .caption_pairs import toss
+from .draws import toss
 from .processes import process_state
 
 
@@ -94,7 +94,7 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
                 The other columns that rows keep, and `image` to keep that too. Others stay in the dataset.
             mirrored ([`FeatureCache`], *optional*):
                 Features of the same images, mirrored. In every batch that is read, a coin decides for each row which
-                it has. See [`~hf_vg.data.caption_pairs.batch_generator`].
+                it has. See [`~hf_vg.data.draws.batch_generator`].
         """
         digests = image_digests(dataset)
         unreadable = self.unreadable if mirrored is None else self.unreadable | mirrored.unreadable

@@ -25,7 +25,7 @@ from PIL import Image
 from torch.utils.data import Sampler
 from transformers import ProcessorMixin
 
-from .caption_pairs import batch_generator
+from .draws import batch_generator
 from .images import open_or_report
 from .referring import box_iou
 from .vqa import answer_scores

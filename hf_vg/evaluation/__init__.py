@@ -20,15 +20,7 @@ from .retrieval import retrieval_metrics, retrieval_ranks, scene_arithmetic_metr
 from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
 from .sentence_grounding import sentence_grounding_metrics
-from .sentences import (
-    SENTENCE_TASKS,
-    SentenceSplit,
-    SentenceTask,
-    evaluate_sentence_task,
-    evaluate_sentences,
-    load_sentence_task,
-    scene_phrase_task,
-)
+from .sentences import evaluate_sentence_task, evaluate_sentences
 from .tokenization import ptb_tokenize
 from .vgp import answer_questions, resolve_expressions, vgp_metrics
 from .vqa import vqa_accuracy
@@ -36,9 +28,6 @@ from .vqa import vqa_accuracy
 
 __all__ = [
     "DocumentFrequencies",
-    "SENTENCE_TASKS",
-    "SentenceSplit",
-    "SentenceTask",
     "answer_questions",
     "bootstrap",
     "cache_vectors",
@@ -51,7 +40,6 @@ __all__ = [
     "evaluate_sentences",
     "grounding_intervals",
     "grounding_metrics",
-    "load_sentence_task",
     "make_compute_metrics",
     "phrase_box_accuracy",
     "ptb_tokenize",
@@ -62,7 +50,6 @@ __all__ = [
     "scene_arithmetic_metrics",
     "scene_caption_metrics",
     "scene_grounding_metrics",
-    "scene_phrase_task",
     "sentence_grounding_metrics",
     "universal_encoder",
     "vgp_metrics",

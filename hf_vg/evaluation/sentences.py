@@ -25,110 +25,28 @@ Where this differs from running SentEval:
 - The random order of an epoch is drawn once for all folds (see [`fit_linear_classifiers`]), not for each of them.
 - Folds are those of today's scikit-learn; before its version 0.22 the same seed gave others.
 - The cross entropy is a mean over the batch, which it is in SentEval with PyTorch since 0.4.1, and not a sum.
-- Files that are not there can not be used: where an official test split is missing, its dev split takes its place
+- Files that are not there cannot be used: where an official test split is missing, its dev split takes its place
   (MRPC, whose classifier never sees it), or only the dev score is reported (SST2, SICK-E, SICK-R). SST2 is trained on
   the sentences of `stsa.binary.train`, and on phrases only if that file holds them.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from ..data.scenes import load_scenes
+from ..data.sentence_tasks import SENTENCE_TASKS, SentenceTask, load_sentence_task
 from .linear_classifiers import Fold, Schedule, fit_linear_classifiers, predict, squared_error_gradient
 from .sentence_encoders import Encode
 
 
-SENTENCE_TASKS = ("MR", "CR", "SUBJ", "MPQA", "MRPC", "SST2", "SICK-E", "SICK-R")
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 SEED = 1111
 
-_CROSS_VALIDATED = {"MR": "rt-polarity.all", "CR": "custrev.all", "SUBJ": "subj.all", "MPQA": "mpqa.all"}
-_ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 _RELATEDNESS_SCHEDULE = Schedule(epoch_size=50, tenacity=3, max_epoch=1000)
-
-
-@dataclass
-class SentenceSplit:
-    """Sentences, or pairs of sentences, with their labels, in the order in which SentEval trains on them."""
-
-    sentences: list[tuple[str, ...]]
-    labels: np.ndarray
-
-
-@dataclass
-class SentenceTask:
-    r"""
-    A task of the protocol.
-
-    Args:
-        name (`str`):
-            One of [`SENTENCE_TASKS`].
-        splits (`dict[str, SentenceSplit]`):
-            `"train"`, and those of `"dev"` and `"test"` that there are.
-    """
-
-    name: str
-    splits: dict[str, SentenceSplit]
-
-
-def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
-    r"""
-    Reads a task from the files it is distributed in, all in one folder.
-
-    Args:
-        name (`str`):
-            `"MR"` (`rt-polarity.all`), `"CR"` (`custrev.all`), `"SUBJ"` (`subj.all`), `"MPQA"` (`mpqa.all`), `"SST2"`
-            (`stsa.binary.train`, `.dev` and, if it is there, `.test`), `"MRPC"` (`msr-para-train.tsv`, `-val.tsv`,
-            `-test.tsv`), `"SICK-E"` or `"SICK-R"` (`SICK_train.txt`, `SICK_trial.txt`, `SICK_test_annotated.txt`).
-        folder (`str` or `os.PathLike`):
-            Where the files lie.
-
-    Returns:
-        [`SentenceTask`]
-    """
-    folder = Path(folder)
-    if name in _CROSS_VALIDATED:
-        return SentenceTask(name, {"train": _read_labelled(folder / _CROSS_VALIDATED[name])})
-    if name == "SST2":
-        splits = {
-            "train": _read_labelled(folder / "stsa.binary.train"),
-            "dev": _read_labelled(folder / "stsa.binary.dev"),
-        }
-        if (folder / "stsa.binary.test").exists():
-            splits["test"] = _read_labelled(folder / "stsa.binary.test")
-        return SentenceTask(name, splits)
-    if name == "MRPC":
-        columns, labels = ("#1 String", "#2 String", "Quality"), {"0": 0, "1": 1}
-        train, val, test = (folder / f"msr-para-{split}.tsv" for split in ("train", "val", "test"))
-        if test.exists():  # what a validation split was cut from is the official training split
-            files = {"train": [train, val] if val.exists() else [train], "test": [test]}
-        else:
-            files = {"train": [train], "test": [val]}
-        return SentenceTask(
-            name, {split: _read_pairs(paths, columns, labels.__getitem__) for split, paths in files.items()}
-        )
-    if name in ("SICK-E", "SICK-R"):
-        converters: dict[str, tuple[str, Callable]] = {
-            "SICK-E": ("entailment_judgment", _ENTAILMENT.__getitem__),
-            "SICK-R": ("relatedness_score", float),
-        }
-        label, convert = converters[name]
-        columns = ("sentence_A", "sentence_B", label)
-        splits = {
-            "train": _read_pairs([folder / "SICK_train.txt"], columns, convert),
-            "dev": _read_pairs([folder / "SICK_trial.txt"], columns, convert),
-        }
-        if (folder / "SICK_test_annotated.txt").exists():
-            splits["test"] = _read_pairs([folder / "SICK_test_annotated.txt"], columns, convert)
-        return SentenceTask(name, splits)
-    raise ValueError(f"There is no task {name!r}: the tasks are {', '.join(SENTENCE_TASKS)}.")
 
 
 def evaluate_sentences(
@@ -191,26 +109,6 @@ def evaluate_sentence_task(
     if "test" in features:
         return _cross_validated(task.name, features, labels, **settings)
     return _nested_cross_validated(task.name, features["train"], labels["train"], **settings)
-
-
-def scene_phrase_task(num_train: int = 2000, num_eval: int = 500) -> SentenceTask:
-    r"""
-    How two phrases of a scene relate, as a task of the protocol: one of five types, by [|u - v| ; u * v]. Columns
-    `paraphrases` of [`load_scenes`] say what the types are. Test scenes are other than those to train on, and half of
-    them show combinations of colour and shape that no training scene does.
-
-    Args:
-        num_train (`int`, *optional*, defaults to 2000):
-            Scenes to train on.
-        num_eval (`int`, *optional*, defaults to 500):
-            Scenes to validate on, and again as many to test on.
-    """
-    splits = {}
-    for split, scenes in load_scenes(num_train, num_eval, num_eval, seed=1).items():
-        pairs = [pair for pairs in scenes["paraphrases"] for pair in pairs]
-        sentences = [(pair["phrase1"], pair["phrase2"]) for pair in pairs]
-        splits["dev" if split == "validation" else split] = _sorted(sentences, [pair["label"] for pair in pairs])
-    return SentenceTask("scene phrases", splits)
 
 
 def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -413,63 +311,3 @@ def _features(task: SentenceTask, encode: Encode | Mapping[str, np.ndarray]) -> 
             u, v = parts
             features[name] = np.concatenate([np.abs(u - v), u * v], axis=1).astype(np.float32)
     return features
-
-
-def _read_lines(path: Path) -> list[tuple[int, str]]:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not there. The files that a task needs: see `load_sentence_task`.")
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    # `str.splitlines` would also split at characters that stand inside sentences.
-    lines = text.replace("\r\n", "\n").split("\n")
-    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split()) or "."  # as SentEval's examples do with what is empty
-
-
-def _read_labelled(path: Path) -> SentenceSplit:
-    sentences, labels = [], []
-    for number, line in _read_lines(path):
-        label, _, sentence = line.partition(" ")
-        if label not in ("0", "1"):
-            raise ValueError(f"{path}, line {number}: a line must be `0 sentence` or `1 sentence`, got {line[:50]!r}.")
-        sentences.append((_words(sentence),))
-        labels.append(int(label))
-    return _sorted(sentences, labels)
-
-
-def _read_pairs(paths: Sequence[Path], columns: Sequence[str], convert: Callable) -> SentenceSplit:
-    sentences, labels = [], []
-    for path in paths:
-        (_, header), *rows = _read_lines(path)
-        names = header.split("\t")
-        for column in columns:
-            if column not in names:
-                raise ValueError(f"{path} has no column {column!r}: its columns are {', '.join(names)}.")
-        for number, line in rows:
-            values = dict(zip(names, line.split("\t"), strict=False))
-            try:
-                first, second, label = (values[column] for column in columns)
-                labels.append(convert(label))
-            except (KeyError, ValueError):
-                raise ValueError(
-                    f"{path}, line {number}: there must be {len(names)} columns with a valid {columns[-1]!r}, got "
-                    f"{line[:80]!r}."
-                ) from None
-            sentences.append((_words(first), _words(second)))
-    return _sorted(sentences, labels)
-
-
-def _sorted(sentences: Sequence[tuple[str, ...]], labels: Sequence[float]) -> SentenceSplit:
-    """By number of words and then by label. SentEval does so to pad less, and folds depend on it."""
-
-    def key(row: tuple[tuple[str, ...], float]) -> tuple[float, ...]:
-        return *(len(sentence.split()) for sentence in row[0]), row[1]
-
-    rows = sorted(zip(sentences, labels, strict=True), key=key)
-    return SentenceSplit([sentences for sentences, _ in rows], np.array([label for _, label in rows]))

@@ -45,7 +45,7 @@ from .grounding import (
     build_region_trainer,
 )
 from .images import build_image_processor
-from .recipes import print_next_steps, run_recipe, run_training, start_recipe
+from .running import print_next_steps, run_recipe, run_training, start_recipe
 from .self_critical import SelfCriticalTrainer, cider_reward
 from .trainer import VgTrainer, use_all_cores
 from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics

@@ -27,10 +27,10 @@ from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 
 from hf_vg import ShowAttendTellConfig
-from hf_vg.data.features import available_cores
+from hf_vg.data.processes import available_cores
 from hf_vg.training import CaptionerArguments, CaptionReportArguments, VgTrainingArguments, run_recipe, start_recipe
 from hf_vg.training.checkpoints import FolderLock
-from hf_vg.training.recipes import check_paths
+from hf_vg.training.running import check_paths
 from hf_vg.training.trainer import use_all_cores
 from tests.checkpoints import save_captioner, save_space
 from tests.common import ROOT, start_process
