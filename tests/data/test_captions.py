@@ -282,7 +282,7 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
     ]
     file.unlink()
     (tmp_path / "captions.jsonl").write_text('{"image": "a.png", "caption": "A dog"}\n{oops\n[1]\n')
-    with pytest.raises(ValueError, match=r"(?s)jsonl:2: skipped: not JSON.*jsonl:3: skipped: expected an object"):
+    with pytest.raises(ValueError, match=r"(?s)jsonl:2: skipped: not JSON.*jsonl:3: skipped: .*object"):
         load_captions("table", tmp_path, strict=True)
     (tmp_path / "captions.jsonl").write_text('{"picture": "a.png", "caption": "A dog"}\n')
     with pytest.raises(ValueError, match="expected a column of images"):
@@ -330,7 +330,7 @@ def test_one_caption_a_row(flickr, never_decoded):
         "length": [3, 3, 4],  # with the end token
     }
     assert one_caption_a_row(data, tokenizer, max_words=2)["length"][:] == [3, 3]
-    with pytest.raises(ValueError, match="no caption of 2 rows has 1 words or fewer"):
+    with pytest.raises(ValueError, match="no caption.* 1 words"):
         one_caption_a_row(data, tokenizer, max_words=1)
 
 

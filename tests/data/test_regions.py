@@ -110,7 +110,7 @@ class TestEntities:
         with pytest.raises(ValueError, match="100.jpg"):
             load_flickr30k_entities(folder, images, strict=True)
         (folder / "Annotations" / "200.xml").write_text("<annotation>")
-        with pytest.raises(ValueError, match="(?s)None of the 2 images of .*train.txt:2: skipped: .*200.xml: not XML"):
+        with pytest.raises(ValueError, match="(?s)2 images.*train.txt:2: skipped: .*200.xml"):
             load_flickr30k_entities(folder, images)
         with pytest.raises(FileNotFoundError, match="no train.txt"):
             load_flickr30k_entities(images, images)
@@ -149,7 +149,7 @@ class TestEntities:
             file.write(line)
         report = LoadingReport("test")
         load_flickr30k_entities(folder, images, report=report)
-        assert "100.txt:4: The mark-up is broken at character 0" in str(report)
+        assert "100.txt:4: " in str(report)
 
     @pytest.mark.parametrize("bad", ["inf", "-inf", "nan", "abc", "", "1e999", "1"])
     def test_a_bad_box_is_left_out_and_named(self, bad, tmp_path):
@@ -207,7 +207,7 @@ class TestParaphrases:
             (tmp_path / "empty").mkdir()
             load_paraphrases(tmp_path / "empty")
         file.write_text(f"{header}\n100,dog,brown dog,a dog,The brown dog,Entailment2,7\n")
-        with pytest.raises(ValueError, match="train_data.csv:2: `type_label` must be 0 to 4, got '7'"):
+        with pytest.raises(ValueError, match="train_data.csv:2: `type_label` .*0 to 4.* '7'"):
             load_paraphrases(file)
         file.write_text("image,phrase1\n")
         with pytest.raises(
@@ -218,14 +218,14 @@ class TestParaphrases:
     @pytest.mark.parametrize(
         "row, message",
         [
-            ("100,a dog", "csv:2: `original_phrase2` must be some words"),
-            ("100,,a cat,1", "csv:2: `original_phrase1` must be some words"),
-            ("100,a dog,a cat", "csv:2: `type_label` must be 0 to 4, got None"),
-            ("100,a dog,a cat,1.0", "csv:2: `type_label` must be 0 to 4, got '1.0'"),
-            ('100,a dog,"a cat,1\n200,a dog,a cat,1\n', "csv:3: not CSV that can be read"),
-            ('100,a dog,"a\ncat",1\n', "csv:3: `original_phrase2` must be some words on one line"),
-            ('100,"a" dog,a cat,1\n', "csv:2: not CSV that can be read"),
-            (f"100,{'x' * 200_000},a cat,1", "csv:2: not CSV that can be read"),
+            ("100,a dog", "csv:2: `original_phrase2` .*words"),
+            ("100,,a cat,1", "csv:2: `original_phrase1` .*words"),
+            ("100,a dog,a cat", "csv:2: `type_label` .*0 to 4.* None"),
+            ("100,a dog,a cat,1.0", "csv:2: `type_label` .*0 to 4.* '1.0'"),
+            ('100,a dog,"a cat,1\n200,a dog,a cat,1\n', "csv:3: not CSV"),
+            ('100,a dog,"a\ncat",1\n', "csv:3: `original_phrase2` .*words"),
+            ('100,"a" dog,a cat,1\n', "csv:2: not CSV"),
+            (f"100,{'x' * 200_000},a cat,1", "csv:2: not CSV"),
             ("100,a dog,a \0 cat,1", "csv:2: "),
             (b"100,a dog,caf\xe9,1", "csv:1: not UTF-8|csv:2: not UTF-8"),
         ],
@@ -355,12 +355,12 @@ class TestVqa:
         "annotations, message",
         [
             ("[\n\n", "a.json:3: not JSON"),
-            ("[" * 100_000, "a.json: not JSON that can be read"),
-            ("9" * 5000, "a.json: not JSON that can be read"),
-            ("[]", "a.json must be an object, got a list"),
+            ("[" * 100_000, "a.json: not JSON"),
+            ("9" * 5000, "a.json: not JSON"),
+            ("[]", "a.json .*object.* a list"),
             ("{}", "a.json has no 'annotations'"),
-            ('{"annotations": 3}', "'annotations' of .*a.json must be a list, got 3"),
-            ('{"annotations": [7]}', r"annotations\[0\] must be an object, got 7"),
+            ('{"annotations": 3}', "'annotations' of .*a.json .*list.* 3"),
+            ('{"annotations": [7]}', r"annotations\[0\] .*object.* 7"),
             ('{"annotations": [{"question_id": 10}]}', r"annotations\[0\] has no 'answers'"),
             (
                 '{"annotations": [{"question_id": "10", "answers": []}]}',
@@ -372,7 +372,7 @@ class TestVqa:
             ('{"annotations": [{"question_id": 10, "answers": "yes"}]}', "'answers' .*must be a list, got 'yes'"),
             (
                 '{"annotations": [{"question_id": 10, "answers": ["yes"]}]}',
-                r"answers\[0\] must be an object, got 'yes'",
+                r"answers\[0\] .*object.* 'yes'",
             ),
             ('{"annotations": [{"question_id": 10, "answers": [{"answer": null}]}]}', "must be a string, got None"),
             ('{"annotations": [{"question_id": 10, "answers": [{"answer": "\\ud800"}]}]}', "half of a surrogate pair"),
@@ -473,7 +473,7 @@ class TestReferring:
 
         self.write(tmp_path)
         (tmp_path / "refs(unc).p").write_bytes(pickle.dumps([Evil()]))
-        with pytest.raises(ValueError, match="cannot be read: UnpicklingError: it asks for .*plain data"):
+        with pytest.raises(ValueError, match="cannot be read: .*plain data"):
             load_referring(tmp_path, tmp_path)
         assert not (tmp_path / "was_run").exists()
 
@@ -499,16 +499,16 @@ class TestReferring:
     @pytest.mark.parametrize(
         "refs, message",
         [
-            ({"a": 1}, "must hold a list of references, got a dict"),
-            ([3], "reference 0 must be an object, got 3"),
+            ({"a": 1}, "list of references.* dict"),
+            ([3], "reference 0 .*object.* 3"),
             ([{}], "reference 0 has no 'ref_id'"),
-            ([REF | {"ref_id": "5"}], "'ref_id' of .*reference 0 must be an integer, got '5'"),
-            ([REF | {"image_id": None}], "'image_id' of .* must be an integer, got None"),
+            ([REF | {"ref_id": "5"}], "'ref_id' of .*reference 0 .*integer.* '5'"),
+            ([REF | {"image_id": None}], "'image_id' of .* .*integer.* None"),
             ([REF | {"image_id": 10}], "annotation 2 of image 10"),
-            ([REF | {"split": 3}], "'split' of .*reference 5 must be a string, got 3"),
-            ([REF | {"sentences": "man"}], "'sentences' of .* must be a list, got 'man'"),
-            ([REF | {"sentences": ["man"]}], r"sentences\[0\] must be an object, got 'man'"),
-            ([REF | {"sentences": [{"sent": ["man"]}]}], "'sent' of .* must be a string, got a list"),
+            ([REF | {"split": 3}], "'split' of .*reference 5 .*string.* 3"),
+            ([REF | {"sentences": "man"}], "'sentences' of .* .*list.* 'man'"),
+            ([REF | {"sentences": ["man"]}], r"sentences\[0\] .*object.* 'man'"),
+            ([REF | {"sentences": [{"sent": ["man"]}]}], "'sent' of .* .*string.* a list"),
             ([REF | {"sentences": [{"sent": "\ud800"}]}], "half of a surrogate pair"),
         ],
         ids=lambda value: str(value)[-40:].encode("ascii", "replace").decode(),
@@ -521,9 +521,9 @@ class TestReferring:
     @pytest.mark.parametrize(
         "images, annotations, message",
         [
-            (None, [], "'images' of .*instances.json must be a list, got None"),
+            (None, [], "'images' of .*instances.json .*list.* None"),
             ([{"id": 9}], [], r"images\[0\] has no 'file_name'"),
-            ([{"id": 9, "file_name": 3}], [], "'file_name' of .* must be a string, got 3"),
+            ([{"id": 9, "file_name": 3}], [], "'file_name' of .* .*string.* 3"),
             ([{"id": 9, "file_name": "x" * 5000}], None, "there is no image 'xxxxx"),
             ([{"id": 9, "file_name": "../nine.jpg"}], None, "the image '../nine.jpg' is not inside"),
             (
@@ -533,9 +533,9 @@ class TestReferring:
             ),
             (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, 3]}], "must be four finite numbers"),
             (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, float("inf"), 3]}], "must be four finite numbers"),
-            (..., [{"id": 2, "image_id": 9, "bbox": "1234"}], "'bbox' of .* must be a list, got '1234'"),
-            (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, 0, 3]}], "reference 5 is to annotation 2 .* has no box"),
-            (..., [{"id": 2, "image_id": [9], "bbox": [1, 2, 3, 3]}], "'image_id' .* must be an integer, got a list"),
+            (..., [{"id": 2, "image_id": 9, "bbox": "1234"}], "'bbox' of .* .*list.* '1234'"),
+            (..., [{"id": 2, "image_id": 9, "bbox": [1, 2, 0, 3]}], "reference 5 .*annotation 2 .*box"),
+            (..., [{"id": 2, "image_id": [9], "bbox": [1, 2, 3, 3]}], "'image_id' .* .*integer.* a list"),
         ],
         ids=lambda value: str(value)[-40:],
     )

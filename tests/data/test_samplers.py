@@ -93,9 +93,9 @@ def test_padding_waste(lengths):
 
 def test_wrong_arguments_are_named():
     for arguments, message in (
-        (([],), "`lengths` must be one number a row"),
-        (([1], 0), "`batch_size` must be at least 1, got 0"),
-        (([1], 1, -1), "`max_difference` must be at least 0, got -1"),
+        (([],), "`lengths`"),
+        (([1], 0), "`batch_size` .*1.* 0"),
+        (([1], 1, -1), "`max_difference` .*0.* -1"),
     ):
         with pytest.raises(ValueError, match=message):
             LengthBatchSampler(*(*arguments, 1)[:3])
@@ -170,7 +170,7 @@ def test_without_the_argument_rows_are_drawn_at_random(tmp_path, lengths):
 
 def test_the_length_column_is_asked_for(tmp_path, lengths):
     run = Run(tmp_path, lengths, max_length_difference=0, length_column_name="words")
-    with pytest.raises(ValueError, match=r"needs a column 'words'.*has the columns \['row', 'length', 'image'\]"):
+    with pytest.raises(ValueError, match=r"'words'.*\['row', 'length', 'image'\]"):
         run.trainer.train()
 
 

@@ -260,9 +260,9 @@ def test_image_size_changes_the_resolution_only(scenes, image_size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_size": 16}, "image_size must be at least 32 pixels.*got 16"),
-        ({"num_train": -1}, "num_train must be 0 or more, got -1"),
-        ({"num_test": -5}, "num_test must be 0 or more, got -5"),
+        ({"image_size": 16}, "image_size .*32 .*16"),
+        ({"num_train": -1}, "num_train .*-1"),
+        ({"num_test": -5}, "num_test .*-5"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -73,21 +73,21 @@ def test_an_official_test_split_is_used_and_the_rest_trained_on(tmp_path):
 
 
 def test_what_is_wrong_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="rt-polarity.all is not there"):
+    with pytest.raises(FileNotFoundError, match="rt-polarity.all"):
         load_sentence_task("MR", tmp_path)
-    with pytest.raises(ValueError, match="no task 'MRR': the tasks are MR, CR"):
+    with pytest.raises(ValueError, match="'MRR'.* MR, CR"):
         load_sentence_task("MRR", tmp_path)
     write_tasks(tmp_path)
     with open(tmp_path / "mpqa.all", "a") as file:
         file.write("2 what label is this")
-    with pytest.raises(ValueError, match="mpqa.all, line 13: a line must be `0 sentence`.*2 what"):
+    with pytest.raises(ValueError, match="mpqa.all, line 13: .*`0 sentence`.*2 what"):
         load_sentence_task("MPQA", tmp_path)
     with open(tmp_path / "SICK_trial.txt", "a") as file:
         file.write("\n13\tonly a sentence")
-    with pytest.raises(ValueError, match="SICK_trial.txt, line 14: there must be 5 columns.*only a sentence"):
+    with pytest.raises(ValueError, match="SICK_trial.txt, line 14: .*5 columns.*only a sentence"):
         load_sentence_task("SICK-E", tmp_path)
     (tmp_path / "SICK_train.txt").write_text("pair_ID\tsentence_A\n")
-    with pytest.raises(ValueError, match="SICK_train.txt has no column 'sentence_B'.*pair_ID, sentence_A"):
+    with pytest.raises(ValueError, match="SICK_train.txt .*'sentence_B'.*pair_ID, sentence_A"):
         load_sentence_task("SICK-R", tmp_path)
 
 

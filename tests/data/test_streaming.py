@@ -94,7 +94,7 @@ def test_other_formats(tmp_path):
     assert next(iter(stream_captions("webdataset", str(tmp_path / "a.tar"))))["captions"] == ["a cat"]
 
     pyarrow.parquet.write_table(pa.table({"caption": ["a dog"]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"expected one column of images, found \[\] among \['caption'\]"):
+    with pytest.raises(ValueError, match=r"column of images.*\['caption'\]"):
         stream_captions("parquet", str(tmp_path / "b.parquet"))
 
 
@@ -109,7 +109,7 @@ def test_rows_that_lack_something_are_named(tmp_path):
     with pytest.raises(ValueError, match="skipped: the row has no captions"):
         list(islice(stream_captions("parquet", str(tmp_path / "a.parquet"), strict=True), 3))
     pyarrow.parquet.write_table(table.slice(1), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match="there is no row with an image and a caption, of 2"):
+    with pytest.raises(ValueError, match="no row with an image and a caption"):
         next(iter(stream_captions("parquet", str(tmp_path / "b.parquet"))))
 
 

@@ -88,7 +88,7 @@ def test_scenes_need_no_spacy(monkeypatch):
     assert [len(row) for row in tags] == [len(caption.split()) for caption in captions]
     assert tags[captions.index("there is two little red crosses")] == ["EX", "VBZ", "CD", "JJ", "JJ", "NNS"]
     assert tags[-1] == ["DT", "NN", "VBZ", "IN", "DT", "NN", "IN", "DT", "NN"]
-    with pytest.raises(ValueError, match="'dog' in 'a dog' is not a word of the scenes' grammar"):
+    with pytest.raises(ValueError, match="'dog' in 'a dog' .*`tagger`"):
         tag_captions(["a dog"], tokenizer, "scenes")
 
 
@@ -119,12 +119,12 @@ def test_inventory_and_rows(tokenizer):
     with_vectors = TaggedCaptionCollator()([rows[0], rows[1]])
     assert torch.equal(with_vectors["content_embeds"], vectors[:2])
     assert all(torch.equal(with_vectors[name], batch[name]) for name in batch)
-    with pytest.raises(ValueError, match="Caption 1, 'dogs', has 1 words but 2 tags"):
+    with pytest.raises(ValueError, match="Caption 1, 'dogs', .*1 words .*2 tags"):
         tagged_rows(captions, [tags[0], ["NN", "NN"], tags[2]], tokenizer, inventory)
 
 
 def test_wrong_captions_are_named(tokenizer):
-    with pytest.raises(TypeError, match="Caption 1 must be a string, got NoneType"):
+    with pytest.raises(TypeError, match="Caption 1 .*string.*NoneType"):
         tag_captions(["a", None], tokenizer)
 
 

@@ -89,7 +89,7 @@ def test_grounding_metrics():
     assert grounding_metrics([even], [[[0, 0, 40, 20], [0, 0, 20, 20]]], [(40, 40)])["mass"] == pytest.approx(0.5)
     assert grounding_metrics([even], [outside + inside], [(40, 40)])["mass"] == pytest.approx(1 / 8)
     assert np.isnan(grounding_metrics([], [], [])["pointing"])
-    with pytest.raises(ValueError, match=r"one or more of \(left, top, right, bottom\)"):
+    with pytest.raises(ValueError, match=r"`boxes` .*\(left, top, right, bottom\)"):
         grounding_metrics([even], [[]], [(40, 40)])
 
 

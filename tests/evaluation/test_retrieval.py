@@ -123,17 +123,17 @@ def test_median_is_rounded_down():
 
 def test_wrong_inputs_are_named():
     images, texts = torch.eye(3), torch.eye(3)
-    with pytest.raises(ValueError, match="5 sentences can not be shared out evenly among 3 images"):
+    with pytest.raises(ValueError, match="5 sentences .*3 images"):
         retrieval_metrics(images, torch.zeros(5, 3))
-    with pytest.raises(ValueError, match=r"must be \(images, size\).*got \(3, 3\) and \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"\(images, size\).*\(3, 3\) and \(3, 2\)"):
         retrieval_metrics(images, torch.zeros(3, 2))
-    with pytest.raises(ValueError, match=r"`image_of_text\[2\]` is 3, but images are numbered 0 to 2"):
+    with pytest.raises(ValueError, match=r"`image_of_text\[2\]` .*3.* 0 to 2"):
         retrieval_metrics(images, texts, [0, 1, 3])
     with pytest.raises(ValueError, match="Image 1 has no sentence"):
         retrieval_metrics(images, texts, [0, 2, 2])
     with pytest.raises(ValueError, match="each of the 3 sentences"):
         retrieval_metrics(images, texts, [0, 1])
-    with pytest.raises(ValueError, match="3 images can not be parted into 2 folds"):
+    with pytest.raises(ValueError, match="3 images .*2 folds"):
         retrieval_metrics(images, texts, folds=2)
     with pytest.raises(ValueError, match="`text_embeds` holds numbers that are not finite"):
         retrieval_metrics(images, texts * float("nan"))
@@ -157,5 +157,5 @@ def test_arithmetic_of_scenes():
     metrics = scene_arithmetic_metrics(objects, embeds, encode)
     # Its own two find circles; and so does "a cross, but green", twice, as nothing green is nearer.
     assert metrics["arithmetic_r1"] == pytest.approx(100 * 4 / 8)
-    with pytest.raises(ValueError, match="Among 1 scenes no two show one object"):
+    with pytest.raises(ValueError, match="1 scenes"):
         scene_arithmetic_metrics(objects[:1], embeds[:1], encode)

@@ -171,7 +171,7 @@ class TestStratifiedFolds:
             assert train.tolist() == expected_train.tolist() and held_out.tolist() == expected_held_out.tolist()
 
     def test_too_few_rows_are_named(self):
-        with pytest.raises(ValueError, match="5 folds need at least 5 rows of each class, but class 2 has 4"):
+        with pytest.raises(ValueError, match="5 folds .*class 2 .*4"):
             stratified_folds(self.labels, 5)
 
 
@@ -354,8 +354,8 @@ class TestEvaluateSentences:
     def test_wrong_vectors_are_named(self, tmp_path):
         write_tasks(tmp_path)
         for encode, error, message in (
-            ({"a": np.ones(2)}, KeyError, "no vector for a sentence of CR"),
-            (lambda sentences: np.ones(3), ValueError, r"one vector a sentence: for 12 sentences.*\(3,\)"),
+            ({"a": np.ones(2)}, KeyError, "sentence of CR"),
+            (lambda sentences: np.ones(3), ValueError, r"`encode` .*12 sentences.*\(3,\)"),
             (lambda sentences: np.full((len(sentences), 2), np.nan), ValueError, "of CR is not finite"),
         ):
             with pytest.raises(error, match=message):
@@ -376,7 +376,7 @@ class TestEvaluateSentences:
         assert found.tolist() == [[3, 0.5], [2, 0.5]] and found.dtype == np.float32
         assert asked == [["aa", "b"], ["ccc"]]
         assert [file.name for file in path.parent.iterdir()] == ["vectors.arrow"]
-        with pytest.raises(ValueError, match="vectors.arrow holds vectors of 'lengths', and not of 'other'"):
+        with pytest.raises(ValueError, match="vectors.arrow .*'lengths'.*'other'"):
             cache_vectors(encode, "other", path)
 
     def test_encoders_are_concatenated(self):

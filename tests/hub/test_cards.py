@@ -136,7 +136,7 @@ def test_texts_name_what_recipes_have():
 def test_a_card_says_what_was_scored():
     run = Run(dataset="vqa", metrics={"vqa_accuracy": 0.5}, split="val2014", num_images=1234)
     card = model_card(checkpoints()["vqa"].model, "user/model", run)
-    assert "on 1,234 images of the val2014 split of VQA v2" in card.text and "test split" not in card.text
+    assert "1,234 images of the val2014 split" in card.text and "test split" not in card.text
     assert card.data.eval_results[0].dataset_split == "val2014"
 
 

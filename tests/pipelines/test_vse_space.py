@@ -43,7 +43,7 @@ class TestSpace:
         expected = space.model.get_image_features(image_features=features).pooler_output
         torch.testing.assert_close(space.encode_images(features, 2), expected)
         assert space.encode_texts([]).shape == (0, 8)
-        with pytest.raises(TypeError, match="Give a list of sentences, not a single one: 'a dog'"):
+        with pytest.raises(TypeError, match="list of sentences.*'a dog'"):
             space.encode_texts("a dog")
 
     def test_opens_files(self, tmp_path):
@@ -93,7 +93,7 @@ class TestSpace:
         words = space.search("a red circle", candidates, 1)
         assert words == space.search(space.encode_texts(["a red circle"])[0], candidates, 1)
         assert words == space.search(space.text("a red circle"), candidates, 1)
-        with pytest.raises(TypeError, match="A query is a text, a vector.*not a int"):
+        with pytest.raises(TypeError, match="query .*text, a vector.*int"):
             space.search(3, candidates)
         with pytest.raises(ValueError, match="`search` takes one query"):
             space.search(candidates, candidates)

@@ -90,5 +90,5 @@ def test_weights_with_other_names_are_refused(tmp_path):
     old = {name.replace("image_encoder.", ""): tensor for name, tensor in weights.items()}
     assert {*old} != {*weights}
     save_file(old, file)
-    with pytest.raises(ValueError, match="cannot be resumed: its weights are not those of ShowAttendTell"):
+    with pytest.raises(ValueError, match="cannot be resumed: .*ShowAttendTell"):
         check_weight_names(tmp_path, model)

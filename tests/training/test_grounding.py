@@ -173,7 +173,7 @@ class TestVgp:
         assert (tmp_path / "regions.png").stat().st_size > 1000
         titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
         assert titles == [word for example in examples for word in example["words"]]
-        with pytest.raises(ValueError, match="Example 0 must have a row of attention a word"):
+        with pytest.raises(ValueError, match="Example 0 .*attention"):
             plot_regions({**examples[0], "words": ["one"]})
 
     def test_distillation_keeps_states_near_where_they_were(self, vgp, tmp_path):
@@ -329,12 +329,12 @@ class TestBuilding:
     def test_missing_arguments_are_named(self):
         with pytest.raises(ValueError, match="`dataset: flickr30k_entities` needs `data_dir`"):
             load_grounded_images(VgpArguments(dataset="flickr30k_entities"))
-        with pytest.raises(ValueError, match="`dataset` must be one of 'scenes', 'flickr30k_entities', got 'coco'"):
+        with pytest.raises(ValueError, match="`dataset` .*'scenes', 'flickr30k_entities'.*'coco'"):
             load_grounded_images(VgpArguments(dataset="coco"))
 
     def test_files_are_never_ignored_for_scenes(self, tmp_path):
         for load in (load_grounded_images, question_rows, referring_rows):
-            with pytest.raises(ValueError, match="`dataset: scenes` is generated .* `data_dir` is given"):
+            with pytest.raises(ValueError, match="`dataset: scenes` .*`data_dir`"):
                 load(VgpArguments(data_dir=str(tmp_path)))
         with pytest.raises(FileNotFoundError, match="`images_dir` is not a folder: '.*nowhere'"):
             question_rows(
@@ -346,7 +346,7 @@ class TestBuilding:
         processor, images = collators["test"].processor, collators["test"].images
         processor.max_boxes = 1
         try:
-            with pytest.raises(ValueError, match="image . has . boxes, and the limit is 1"):
+            with pytest.raises(ValueError, match="image . .*boxes.* 1"):
                 region_images(VgpArguments(), images, None, processor)
         finally:
             processor.max_boxes = 1000
