@@ -48,7 +48,6 @@ def main():
         args.features,
         pooling=args.pooling,
         batch_size=args.batch_size,
-        shard_size=args.shard_size,
         num_workers=args.num_workers,
         strict=args.strict,
     )

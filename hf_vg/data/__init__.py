@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .arguments import CaptionDataArguments as CaptionDataArguments
     from .arguments import CaptionerDataArguments as CaptionerDataArguments
     from .caption_pairs import CaptionPairCollator as CaptionPairCollator
-    from .caption_pairs import fixed_caption_pairs as fixed_caption_pairs
     from .caption_rows import captioner_rows as captioner_rows
     from .caption_rows import grounded_encoder_rows as grounded_encoder_rows
     from .caption_rows import load_caption_data as load_caption_data
@@ -40,27 +39,17 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .feature_extraction import extract_features as extract_features
     from .feature_extraction import load_backbone as load_backbone
     from .features import FeatureCache as FeatureCache
-    from .files import atomic_write as atomic_write
     from .formats import detect_format as detect_format
-    from .glove import GloveReport as GloveReport
     from .glove import initialize_from_glove as initialize_from_glove
-    from .glove import load_glove as load_glove
-    from .images import image_problem as image_problem
     from .images import open_image as open_image
-    from .images import readable_rows as readable_rows
     from .images import seen_box as seen_box
     from .loading_report import LoadingReport as LoadingReport
     from .paraphrases import load_paraphrases as load_paraphrases
     from .paraphrases import make_caption_pairs as make_caption_pairs
-    from .paraphrases import nearest_images as nearest_images
-    from .paraphrases import paraphrases_by_image as paraphrases_by_image
-    from .referring import box_iou as box_iou
     from .referring import load_referring as load_referring
     from .region_collators import CaptionPairCollatorForVGP as CaptionPairCollatorForVGP
-    from .region_collators import ImageGroupSampler as ImageGroupSampler
     from .region_collators import QuestionCollator as QuestionCollator
     from .region_collators import ReferringCollator as ReferringCollator
-    from .region_collators import RegionCollator as RegionCollator
     from .region_rows import RegionDataArguments as RegionDataArguments
     from .region_rows import load_grounded_images as load_grounded_images
     from .region_rows import question_rows as question_rows
@@ -87,10 +76,8 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .tokenizers import special_token_fields as special_token_fields
     from .tokenizers import train_word_tokenizer as train_word_tokenizer
     from .tokenizers import train_wordpiece_tokenizer as train_wordpiece_tokenizer
-    from .vqa import answer_scores as answer_scores
     from .vqa import answer_vocabulary as answer_vocabulary
     from .vqa import load_vqa as load_vqa
-    from .vqa import normalize_answer as normalize_answer
 
 
 _MODULES = {
@@ -100,40 +87,31 @@ _MODULES = {
     "CaptionPairCollatorForVGP": "region_collators",
     "CaptionerDataArguments": "arguments",
     "FeatureCache": "features",
-    "GloveReport": "glove",
-    "ImageGroupSampler": "region_collators",
     "LengthBatchSampler": "samplers",
     "LoadingReport": "loading_report",
     "PairCollator": "collators",
     "QuestionCollator": "region_collators",
     "ReferringCollator": "region_collators",
-    "RegionCollator": "region_collators",
     "RegionDataArguments": "region_rows",
     "SENTENCE_TASKS": "sentence_tasks",
     "SentenceSplit": "sentence_tasks",
     "SentenceTask": "sentence_tasks",
     "TaggedCaptionCollator": "tagging",
-    "answer_scores": "vqa",
     "answer_vocabulary": "vqa",
-    "atomic_write": "files",
-    "box_iou": "referring",
     "caption_is_true": "scene_grammar",
     "caption_phrases": "scene_grammar",
     "captioner_rows": "caption_rows",
     "detect_format": "formats",
     "entities_of": "entities",
     "extract_features": "feature_extraction",
-    "fixed_caption_pairs": "caption_pairs",
     "grounded_encoder_rows": "caption_rows",
     "grounded_scenes": "entities",
-    "image_problem": "images",
     "initialize_from_glove": "glove",
     "load_backbone": "feature_extraction",
     "load_caption_data": "caption_rows",
     "load_caption_stream": "caption_rows",
     "load_captions": "captions",
     "load_flickr30k_entities": "entities",
-    "load_glove": "glove",
     "load_grounded_images": "region_rows",
     "load_paraphrases": "paraphrases",
     "load_referring": "referring",
@@ -141,13 +119,9 @@ _MODULES = {
     "load_sentence_task": "sentence_tasks",
     "load_vqa": "vqa",
     "make_caption_pairs": "paraphrases",
-    "nearest_images": "paraphrases",
-    "normalize_answer": "vqa",
     "one_caption_a_row": "captions",
     "open_image": "images",
-    "paraphrases_by_image": "paraphrases",
     "question_rows": "region_rows",
-    "readable_rows": "images",
     "referring_rows": "region_rows",
     "region_images": "region_rows",
     "rows_by_novelty": "region_rows",

@@ -60,11 +60,13 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
 
 def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
     num_eval_images = args.num_eval_images or 500
+    assert args.image_size is not None  # by `__post_init__`
     return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
 
 
 def _load_files(args: CaptionDataArguments) -> DatasetDict:
     say = process_state().print
+    assert args.dataset is not None  # by `__post_init__`
     report = LoadingReport(args.dataset)
     data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
     say(f"Found {args.dataset}: {args.data_dir or 'on the Hub'}")
@@ -103,6 +105,7 @@ def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str
         seed (`int`, *optional*, defaults to 0):
             Of the order of rows.
     """
+    assert args.dataset is not None  # by `__post_init__`
     is_format = args.dataset in ("webdataset", "parquet")
     for name in ("data_dir", "eval_data_dir"):
         if is_format and getattr(args, name) is None:
@@ -282,6 +285,7 @@ def grounded_encoder_rows(
 def _features_of(
     args: CaptionDataArguments, rows: Dataset, model: PreTrainedModel, processor: ProcessorMixin, **options: Any
 ) -> FeatureCache:
+    assert args.features is not None
     if not model.config.freeze_backbone:
         raise ValueError("`features` need a frozen backbone: set `--model.freeze_backbone true`.")
     return extract_features(

@@ -77,11 +77,12 @@ def load_grounded_images(args: RegionDataArguments) -> DatasetDict:
     """
     Images with boxes and captions: `train`, `validation` and `test`. Without a test split, validation is used as such.
     """
-    if _is_scenes(args, ("flickr30k_entities",)):
+    folders = _folders(args, ("flickr30k_entities",))
+    if folders is None:
         number = args.num_eval_images or 500
         scenes = load_scenes(args.num_train_images or 4000, number, number, args.image_size)
         return DatasetDict({split: grounded_scenes(rows) for split, rows in scenes.items()})
-    splits = load_flickr30k_entities(args.data_dir, args.images_dir, args.strict)
+    splits = load_flickr30k_entities(*folders, args.strict)
     splits.setdefault("test", splits["validation"])
     for split in SPLITS:
         number = _num_images(args, split)
@@ -191,19 +192,21 @@ def question_rows(args: RegionDataArguments, detector: str | None = None) -> tup
         detector (`str`, *optional*):
             Object detector that finds the regions of VQA's images. Without one they are a grid.
     """
-    if _is_scenes(args, ("vqa",)):
+    folders = _folders(args, ("vqa",))
+    if folders is None:
         return _scene_rows(
             args,
             "questions",
             # As if ten people had given the same answer.
             lambda asked: {"question": asked["question"], "answers": [asked["answer"]] * 10},
         )
+    data_dir, images_dir = folders
     images, rows = {}, {}
     for split, name in zip(SPLITS, ("train2014", "val2014", "val2014"), strict=True):
         table = load_vqa(
-            Path(args.data_dir, f"v2_OpenEnded_mscoco_{name}_questions.json"),
-            Path(args.data_dir, f"v2_mscoco_{name}_annotations.json"),
-            Path(args.images_dir, name),
+            data_dir / f"v2_OpenEnded_mscoco_{name}_questions.json",
+            data_dir / f"v2_mscoco_{name}_annotations.json",
+            images_dir / name,
         )
         images[split], rows[split] = _one_row_per_image(args, split, table, ("question", "answers"))
         images[split] = _add_regions(images[split], detector)
@@ -224,12 +227,14 @@ def referring_rows(
         test_split (`str`, *optional*, defaults to `"testA"`):
             The split to test on.
     """
-    if _is_scenes(args, REFERRING_DATASETS):
+    folders = _folders(args, REFERRING_DATASETS)
+    if folders is None:
         images, rows = _scene_rows(
             args, "referring", lambda referred: {"expression": referred["expression"], "box": referred["box"]}
         )
         return images, _with_relative_boxes(images, rows)
-    splits = load_referring(Path(args.data_dir, args.dataset), args.images_dir, split_by)
+    data_dir, images_dir = folders
+    splits = load_referring(data_dir / args.dataset, images_dir, split_by)
     images, rows = {}, {}
     for split, name in zip(SPLITS, ("train", "val", test_split), strict=True):
         if name not in splits:
@@ -276,8 +281,8 @@ def region_images(
     return cache.attach(relative, columns=("boxes", "image") if keep_images else ("boxes",))
 
 
-def _is_scenes(args: RegionDataArguments, published: tuple[str, ...]) -> bool:
-    """Checks the dataset's name, and that what was given fits it: files are never ignored for scenes."""
+def _folders(args: RegionDataArguments, published: tuple[str, ...]) -> tuple[Path, Path] | None:
+    """The folders of the data and of its images; `None` for scenes, for which none may be given."""
     given = [name for name in ("data_dir", "images_dir") if getattr(args, name) is not None]
     if args.dataset == "scenes":
         if given:
@@ -285,16 +290,18 @@ def _is_scenes(args: RegionDataArguments, published: tuple[str, ...]) -> bool:
                 f"`dataset: scenes` is generated and reads no files, but `{given[0]}` is given. For your files, set "
                 f"`dataset` to {' or '.join(map(repr, published))}."
             )
-        return True
+        return None
     if args.dataset not in published:
         names = ", ".join(map(repr, ("scenes", *published)))
         raise ValueError(f"`dataset` must be one of {names}, got {args.dataset!r}.")
-    for name in ("data_dir", "images_dir"):
-        if name not in given:
+    folders = []
+    for name, folder in (("data_dir", args.data_dir), ("images_dir", args.images_dir)):
+        if folder is None:
             raise ValueError(f"`dataset: {args.dataset}` needs `{name}`.")
-        if not Path(getattr(args, name)).is_dir():
-            raise FileNotFoundError(f"`{name}` is not a folder: {getattr(args, name)!r}.")
-    return False
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"`{name}` is not a folder: {folder!r}.")
+        folders.append(Path(folder))
+    return folders[0], folders[1]
 
 
 def _num_images(args: RegionDataArguments, split: str) -> int | None:
@@ -377,6 +384,7 @@ def _pooled_features(
     """The mean of each image's feature map."""
     # If training caches maps, their means are computed from those: the backbone sees each image once.
     pooling = "mean" if args.features is None else "none"
+    assert args.data_dir is not None  # the images were loaded from there
     directory = args.features or Path(args.data_dir, "features")
     cache = extract_features(table, _backbone(model), processor.image_processor, directory, pooling)
     maps = (torch.as_tensor(row["image_features"]).float() for row in cache.attach(table, columns=()))

@@ -14,9 +14,9 @@
 
 from .captions import DocumentFrequencies, caption_metrics, caption_scores, document_frequencies, make_compute_metrics
 from .grounding import grounding_metrics, phrase_box_accuracy
-from .intervals import bootstrap, caption_intervals, grounding_intervals, words_with_boxes
+from .intervals import bootstrap, caption_intervals, grounding_intervals
 from .referring import referring_accuracy
-from .retrieval import retrieval_metrics, retrieval_ranks, scene_arithmetic_metrics
+from .retrieval import retrieval_metrics, scene_arithmetic_metrics
 from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
 from .sentence_grounding import sentence_grounding_metrics
@@ -46,7 +46,6 @@ __all__ = [
     "referring_accuracy",
     "resolve_expressions",
     "retrieval_metrics",
-    "retrieval_ranks",
     "scene_arithmetic_metrics",
     "scene_caption_metrics",
     "scene_grounding_metrics",
@@ -54,5 +53,4 @@ __all__ = [
     "universal_encoder",
     "vgp_metrics",
     "vqa_accuracy",
-    "words_with_boxes",
 ]

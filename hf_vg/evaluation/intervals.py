@@ -40,8 +40,6 @@ def bootstrap(
     statistics: np.ndarray,
     score: Callable[[np.ndarray], np.ndarray],
     samples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
 ) -> np.ndarray:
     r"""
     Confidence intervals of scores of a set of images, by drawing sets as large from it with replacement.
@@ -54,25 +52,22 @@ def bootstrap(
             Makes of sums of shape `(statistics, sets)` scores of shape `(scores, sets)`.
         samples (`int`, *optional*, defaults to 1000):
             Sets that are drawn.
-        confidence (`float`, *optional*, defaults to 0.95):
-            The share of sets whose scores the intervals hold: percentiles, equally many below as above.
-        seed (`int`, *optional*, defaults to 0):
-            Of what is drawn.
 
     Returns:
-        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends.
+        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends, which hold the scores of 95% of the sets: percentiles,
+        equally many below as above.
     """
     statistics = np.asarray(statistics, dtype=np.float64)
     images = statistics.shape[1]
     if not images:
         raise ValueError("There are no images to draw from.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     scores = []
     for start in range(0, samples, _SAMPLES_AT_A_TIME):
         # How often each image is in each set.
         counts = rng.multinomial(images, np.full(images, 1 / images), size=min(_SAMPLES_AT_A_TIME, samples - start))
         scores.append(score(statistics @ counts.T.astype(np.float64)))
-    tail = 50 * (1 - confidence)
+    tail = 2.5
     # A set without a single word to judge has no score, which is no number.
     return np.nanpercentile(np.concatenate(scores, axis=1), [tail, 100 - tail], axis=1).T
 
@@ -82,7 +77,7 @@ def caption_intervals(
     references: Sequence[Sequence[str]],
     metrics: Iterable[str] = ("bleu", "rouge", "cider", "diversity"),
     true: Sequence[bool] | None = None,
-    **bootstrap_kwargs: Any,
+    samples: int = 1000,
 ) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
     r"""
     [`caption_metrics`] with confidence intervals.
@@ -94,8 +89,8 @@ def caption_intervals(
             none.
         true (`Sequence[bool]`, *optional*):
             Whether each caption is true, where that is known.
-        bootstrap_kwargs:
-            Of [`bootstrap`].
+        samples (`int`, *optional*, defaults to 1000):
+            As for [`bootstrap`].
 
     Returns:
         `tuple`: For each metric its `value`, and `low` and `high`; and the scores of each image.
@@ -122,7 +117,7 @@ def caption_intervals(
     results = {}
     if bleu_names + mean_names:
         values = score(statistics.sum(axis=1, keepdims=True))[:, 0]
-        ends = bootstrap(statistics, score, **bootstrap_kwargs)
+        ends = bootstrap(statistics, score, samples)
         for name, value, (low, high) in zip(bleu_names + mean_names, values, ends, strict=True):
             results[name] = {"value": float(value), "low": float(low), "high": float(high)}
     of_the_set = [metric for metric in metrics if metric in OF_A_SET or metric.startswith("meteor")]
@@ -169,7 +164,7 @@ def grounding_intervals(
     captions: Sequence[Mapping[str, Any]],
     seen: Sequence[Sequence[float]],
     image_sizes: Sequence[tuple[int, int]],
-    **bootstrap_kwargs: Any,
+    samples: int = 1000,
 ) -> dict[str, dict[str, float]]:
     r"""
     [`grounding_metrics`] of the nouns of captions, with confidence intervals over images.
@@ -178,12 +173,12 @@ def grounding_intervals(
         rows (`Sequence[Mapping]`), captions (`Sequence[Mapping]`):
             As for [`words_with_boxes`]; captions also with `attention`.
         seen (`Sequence`):
-            The part of each image that its maps cover. See [`seen_box`]. What lies outside of it can not be pointed
+            The part of each image that its maps cover. See [`seen_box`]. What lies outside of it cannot be pointed
             at, and is left out.
         image_sizes (`Sequence[tuple[int, int]]`):
             Width and height of each image.
-        bootstrap_kwargs:
-            Of [`bootstrap`].
+        samples (`int`, *optional*, defaults to 1000):
+            As for [`bootstrap`].
     """
     maps, boxes, sizes, images = [], [], [], []
     for image, (row, caption, part, size) in enumerate(zip(rows, captions, seen, image_sizes, strict=True)):
@@ -203,7 +198,7 @@ def grounding_intervals(
     def score(sums: np.ndarray) -> np.ndarray:
         return sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
 
-    ends = bootstrap(statistics, score, **bootstrap_kwargs)
+    ends = bootstrap(statistics, score, samples)
     results = {
         name: {"value": float(value), "low": float(low), "high": float(high)}
         for name, value, (low, high) in zip(GROUNDING_METRICS, words.mean(axis=0), ends, strict=True)

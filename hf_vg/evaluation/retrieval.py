@@ -24,11 +24,13 @@ _SCORES_AT_A_TIME = 8 << 20
 _NUMBERS_AT_A_TIME = 1 << 20
 
 
+RECALLS = (1, 5, 10)
+
+
 def retrieval_metrics(
     image_embeds: torch.Tensor,
     text_embeds: torch.Tensor,
     image_of_text: Sequence[int] | torch.Tensor | np.ndarray | None = None,
-    top_k: Sequence[int] = (1, 5, 10),
     folds: int = 1,
 ) -> dict[str, float]:
     r"""
@@ -41,8 +43,6 @@ def retrieval_metrics(
             Sentence vectors.
         image_of_text (`Sequence[int]`, `torch.Tensor` or `np.ndarray` of shape `(sentences,)`, *optional*):
             The image that each sentence describes. By default each image has equally many, in its order.
-        top_k (`Sequence[int]`, *optional*, defaults to `(1, 5, 10)`):
-            The k's of recall at k.
         folds (`int`, *optional*, defaults to 1):
             Metrics are computed among the images of each of so many consecutive parts of equal size and averaged: 5
             for the 1K figures of COCO's 5,000 test images.
@@ -53,7 +53,7 @@ def retrieval_metrics(
         image with several sentences the best one counts. The median of an even number of ranks is rounded down.
     """
     if len(image_embeds) % folds:
-        raise ValueError(f"{len(image_embeds)} images can not be parted into {folds} folds of equal size.")
+        raise ValueError(f"{len(image_embeds)} images cannot be parted into {folds} folds of equal size.")
     image_of_text = _image_of_text(image_embeds, text_embeds, image_of_text)
     size = len(image_embeds) // folds
     totals: dict[str, float] = {}
@@ -67,12 +67,12 @@ def retrieval_metrics(
             image_of_text[in_fold] - fold * size,
         )
         for direction, of_queries in zip(("image_to_text", "text_to_image"), ranks, strict=True):
-            metrics = {f"r{k}": 100.0 * (of_queries < k).double().mean().item() for k in top_k}
+            metrics = {f"r{k}": 100.0 * (of_queries < k).double().mean().item() for k in RECALLS}
             metrics["median_rank"] = torch.quantile(of_queries.double(), 0.5).floor().item() + 1
             metrics["mean_rank"] = of_queries.double().mean().item() + 1
             for name, value in metrics.items():
                 totals[f"{direction}_{name}"] = totals.get(f"{direction}_{name}", 0.0) + value / folds
-    totals["rsum"] = sum(totals[f"{d}_r{k}"] for d in ("image_to_text", "text_to_image") for k in top_k)
+    totals["rsum"] = sum(totals[f"{d}_r{k}"] for d in ("image_to_text", "text_to_image") for k in RECALLS)
     return totals
 
 
@@ -219,7 +219,7 @@ def _image_of_text(
     if image_of_text is None:
         if not num_images or num_texts % num_images:
             raise ValueError(
-                f"{num_texts} sentences can not be shared out evenly among {num_images} images: say in "
+                f"{num_texts} sentences cannot be shared out evenly among {num_images} images: say in "
                 "`image_of_text` which image each describes."
             )
         return torch.arange(num_images, device=image_embeds.device).repeat_interleave(num_texts // num_images)

@@ -55,7 +55,6 @@ def evaluate_sentences(
     tasks: Sequence[str] = SENTENCE_TASKS,
     num_folds: int = 10,
     device: str | torch.device = "cpu",
-    show_progress_bar: bool = True,
 ) -> dict[str, dict[str, float]]:
     r"""
     Scores sentence vectors on tasks of the protocol.
@@ -72,8 +71,6 @@ def evaluate_sentences(
             Folds of the cross-validation, inner and outer.
         device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
             Where classifiers are trained.
-        show_progress_bar (`bool`, *optional*, defaults to `True`):
-            Whether to show a bar for each task.
 
     Returns:
         `dict[str, dict[str, float]]`: By task, in percent: `dev_accuracy`, and `accuracy` on rows that nothing was
@@ -83,10 +80,7 @@ def evaluate_sentences(
     loaded = [load_sentence_task(task, folder) for task in tasks]
     if not isinstance(encode, Mapping):
         encode = _encode_once(encode, sorted({sentence for task in loaded for sentence in _sentences(task)}))
-    return {
-        task.name: evaluate_sentence_task(task, encode, num_folds, device, show_progress_bar=show_progress_bar)
-        for task in loaded
-    }
+    return {task.name: evaluate_sentence_task(task, encode, num_folds, device) for task in loaded}
 
 
 def evaluate_sentence_task(
@@ -95,17 +89,16 @@ def evaluate_sentence_task(
     num_folds: int = 10,
     device: str | torch.device = "cpu",
     schedule: Schedule | None = None,
-    show_progress_bar: bool = True,
 ) -> dict[str, float]:
     """As [`evaluate_sentences`], for one task. `schedule` is how classifiers are trained, by default SentEval's."""
     features = _features(task, encode)
     features = {name: torch.as_tensor(array, device=device) for name, array in features.items()}
     labels = {name: split.labels for name, split in task.splits.items()}
-    settings: dict[str, Any] = {"num_folds": num_folds, "schedule": schedule, "show_progress_bar": show_progress_bar}
+    settings: dict[str, Any] = {"num_folds": num_folds, "schedule": schedule}
     if task.name == "SICK-R":
-        return _relatedness(features, labels, schedule or _RELATEDNESS_SCHEDULE, show_progress_bar)
+        return _relatedness(features, labels, schedule or _RELATEDNESS_SCHEDULE)
     if "dev" in features:
-        return _with_splits(task.name, features, labels, schedule, show_progress_bar)
+        return _with_splits(task.name, features, labels, schedule)
     if "test" in features:
         return _cross_validated(task.name, features, labels, **settings)
     return _nested_cross_validated(task.name, features["train"], labels["train"], **settings)
@@ -134,9 +127,7 @@ def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> li
     return [(np.flatnonzero(fold_of_row != fold), np.flatnonzero(fold_of_row == fold)) for fold in range(num_folds)]
 
 
-def _nested_cross_validated(
-    name: str, features: Any, labels: Any, num_folds: int, schedule: Any, show_progress_bar: bool
-) -> dict[str, float]:
+def _nested_cross_validated(name: str, features: Any, labels: Any, num_folds: int, schedule: Any) -> dict[str, float]:
     targets = _one_hot(labels, features.device)
     outer_folds = stratified_folds(labels, num_folds)
     dev_accuracies, refits = [], []
@@ -144,7 +135,6 @@ def _nested_cross_validated(
         total=num_folds * (num_folds * len(WEIGHT_DECAYS) + 1),
         desc=name,
         unit="classifier",
-        disable=not show_progress_bar,
     ) as progress:
         for outer_train, _ in outer_folds:
             inner_folds = [
@@ -163,14 +153,10 @@ def _nested_cross_validated(
     return {"dev_accuracy": round(float(np.mean(dev_accuracies)), 2), "accuracy": round(float(np.mean(accuracies)), 2)}
 
 
-def _cross_validated(
-    name: str, features: Any, labels: Any, num_folds: int, schedule: Any, show_progress_bar: bool
-) -> dict[str, float]:
+def _cross_validated(name: str, features: Any, labels: Any, num_folds: int, schedule: Any) -> dict[str, float]:
     targets = _one_hot(labels["train"], features["train"].device)
     folds = [Fold(train, dev, WEIGHT_DECAYS) for train, dev in stratified_folds(labels["train"], num_folds)]
-    with tqdm(
-        total=num_folds * len(WEIGHT_DECAYS) + 1, desc=name, unit="classifier", disable=not show_progress_bar
-    ) as progress:
+    with tqdm(total=num_folds * len(WEIGHT_DECAYS) + 1, desc=name, unit="classifier") as progress:
         _, scores = fit_linear_classifiers(features["train"], targets, folds, schedule=schedule, progress=progress)
         weight_decay, dev_accuracy = _best_weight_decay(scores)
         refit = _refit_fold(np.arange(len(labels["train"])), weight_decay)
@@ -187,9 +173,9 @@ def _cross_validated(
     }
 
 
-def _with_splits(name: str, features: Any, labels: Any, schedule: Any, show_progress_bar: bool) -> dict[str, float]:
+def _with_splits(name: str, features: Any, labels: Any, schedule: Any) -> dict[str, float]:
     rows, targets, fold = _one_fold(features, labels, WEIGHT_DECAYS)
-    with tqdm(total=len(WEIGHT_DECAYS), desc=name, unit="classifier", disable=not show_progress_bar) as progress:
+    with tqdm(total=len(WEIGHT_DECAYS), desc=name, unit="classifier") as progress:
         # The classifier that SentEval trains anew with the chosen weight decay is, seed and data being the same, the
         # one that was chosen.
         ((weights,), scores) = fit_linear_classifiers(
@@ -204,7 +190,7 @@ def _with_splits(name: str, features: Any, labels: Any, schedule: Any, show_prog
     return results
 
 
-def _relatedness(features: Any, labels: Any, schedule: Any, show_progress_bar: bool) -> dict[str, float]:
+def _relatedness(features: Any, labels: Any, schedule: Any) -> dict[str, float]:
     rows, scores, fold = _one_fold(features, labels, (0.0,))
     targets = torch.tensor(score_distribution(scores), device=rows.device)
     values = torch.arange(1, targets.shape[1] + 1, dtype=torch.double, device=rows.device)
@@ -214,7 +200,7 @@ def _relatedness(features: Any, labels: Any, schedule: Any, show_progress_bar: b
         predicted = logits.softmax(dim=-1).double() @ values  # (rows, classifiers)
         return torch.stack([_pearson(column, dev_scores) for column in predicted.unbind(1)])
 
-    with tqdm(total=1, desc="SICK-R", unit="classifier", disable=not show_progress_bar) as progress:
+    with tqdm(total=1, desc="SICK-R", unit="classifier") as progress:
         ((weight,), (best,)) = fit_linear_classifiers(
             rows, targets, [fold], squared_error_gradient, dev_pearson, schedule, progress=progress
         )
@@ -228,13 +214,13 @@ def _relatedness(features: Any, labels: Any, schedule: Any, show_progress_bar: b
     return results
 
 
-def score_distribution(scores: np.ndarray, num_values: int = 5) -> np.ndarray:
-    """The target of Tai et al. (2015): a score is split between the two whole numbers that it lies between."""
-    targets = np.zeros((len(scores), num_values), dtype=np.float32)
+def score_distribution(scores: np.ndarray) -> np.ndarray:
+    """The target of Tai et al. (2015): a score from 1 to 5 is split between the whole numbers below and above it."""
+    targets = np.zeros((len(scores), 5), dtype=np.float32)
     floors = np.floor(scores).astype(np.int64)
     rows = np.arange(len(scores))
     targets[rows, floors - 1] = floors + 1 - scores
-    between = floors < num_values
+    between = floors < 5
     targets[rows[between], floors[between]] = (scores - floors)[between]
     return targets
 

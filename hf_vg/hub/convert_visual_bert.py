@@ -34,7 +34,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessorPil, VisualBertModel
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from ..data.feature_extraction import load_backbone
+from ..data.feature_extraction import backbone_of, load_backbone
 from ..errors import error_message, told_in_one_sentence
 from ..loading import check_weights, load_checkpoint, load_config
 from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
@@ -178,7 +178,9 @@ def convert_checkpoint(
         model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields))
         model.load_state_dict(state_dict, strict=False)  # the region encoder is new
         if backbone is not None:
-            model.region_encoder.image_encoder.backbone.load_state_dict(network.state_dict())
+            new = backbone_of(model)
+            assert new is not None  # of `backbone_config`
+            new.load_state_dict(network.state_dict())
         model.to(dtype or next(iter(state_dict.values())).dtype)
         check_weights(checkpoint, model, missing=())
 

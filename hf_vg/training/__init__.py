@@ -27,7 +27,6 @@ from .captioner import (
     caption_scorer,
     load_captioner,
 )
-from .checkpoints import is_complete, last_complete_checkpoint
 from .dry_run import tiny_backbone, tiny_captioner, tiny_encoder, tiny_space
 from .grounded_encoder import (
     GroundedEncoderArguments,
@@ -81,8 +80,6 @@ __all__ = [
     "caption_scorer",
     "cider_reward",
     "encode_rows",
-    "is_complete",
-    "last_complete_checkpoint",
     "load_captioner",
     "parse_arguments",
     "retrieval_vectors",

@@ -139,7 +139,6 @@ class FeatureArguments(DryRunArguments, CaptionDataArguments):
         },
     )
     batch_size: int = field(default=32, metadata={"help": "Images that the network is given at once."})
-    shard_size: int = field(default=256, metadata={"help": "Images of a file."})
     num_workers: int | None = field(
         default=None, metadata={"help": "Processes that decode images. By default one a free core, and at most 8."}
     )

@@ -112,6 +112,7 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
             f"`backbone` is for a new captioner: the checkpoint {args.checkpoint} has one of its own. Leave it out, "
             "or take it back with `--backbone null`."
         )
+    assert args.checkpoint is not None
     kept = {name: value for name, value in args.model.items() if name not in SHAPES}
     model = load_checkpoint(
         args.checkpoint,

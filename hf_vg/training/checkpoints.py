@@ -83,8 +83,10 @@ def is_complete(checkpoint: str | Path) -> bool:
 
 
 def why_not_to_resume(checkpoint: str | Path) -> str | None:
-    """What makes a complete checkpoint one that must not be resumed without a word, if anything does."""
+    """What makes a checkpoint one that must not be resumed without a word, if anything does."""
     mark = _read_mark(checkpoint)
+    if mark is None:
+        return "was not written to its end."
     if mark["hf_vg"] != hf_vg.__version__:
         return (
             f"was written by hf_vg {mark['hf_vg']}, and this is {hf_vg.__version__}. Its weights may have other names "

@@ -228,7 +228,7 @@ class VgpTrainer(RegionTrainer):
     def __init__(self, *args: Any, distillation_weight: float = 0.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.distillation_weight = distillation_weight
-        self.teacher = None
+        self.teacher: torch.nn.Module | None = None
         if distillation_weight:
             self.teacher = copy.deepcopy(self.model.base_model).eval().requires_grad_(False)
 
@@ -237,16 +237,17 @@ class VgpTrainer(RegionTrainer):
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if self.teacher is not None and model.training:
-            distance = self.distance(inputs, outputs)
+            distance = self.distance(self.teacher, inputs, outputs)
             self._parts["loss_distillation"].append(distance.detach())
             loss = loss + self.distillation_weight * distance
         return (loss, outputs) if return_outputs else loss
 
-    def distance(self, inputs: Mapping[str, torch.Tensor], outputs: Any) -> torch.Tensor:
+    @staticmethod
+    def distance(teacher: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Any) -> torch.Tensor:
         names = ("input_ids", "attention_mask", "token_type_ids", "boxes", "visual_attention_mask")
         names += ("pixel_values", "pixel_mask", "image_features", "visual_embeds")
         with torch.no_grad():
-            states = self.teacher(**{name: inputs[name] for name in names if name in inputs}).last_hidden_state
+            states = teacher(**{name: inputs[name] for name in names if name in inputs}).last_hidden_state
         regions = inputs["visual_attention_mask"]
         regions = regions.repeat_interleave(len(inputs["input_ids"]) // len(regions), dim=0)
         is_real = torch.cat([inputs["attention_mask"], regions], dim=1) > 0

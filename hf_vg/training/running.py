@@ -229,7 +229,7 @@ def check_paths(args: Any) -> None:
 def _write_elsewhere(instances: Sequence[Any]) -> Path:
     """Lets a dry run write into a temporary folder, which all processes share, and returns it."""
     state = PartialState()
-    folder = [tempfile.mkdtemp(prefix="hf_vg_dry_run_") if state.is_main_process else None]
+    folder = [tempfile.mkdtemp(prefix="hf_vg_dry_run_") if state.is_main_process else ""]
     broadcast_object_list(folder)
     spared = []
     for instance in instances:

@@ -196,7 +196,7 @@ class VgTrainer(PublishingTrainer):
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self.score is not None and metric_key_prefix == "eval":
             with torch.no_grad():
-                scores = [self.score(self.model) if self.is_world_process_zero() else None]
+                scores = [self.score(self.model) if self.is_world_process_zero() else {}]
             broadcast_object_list(scores)  # all processes must agree on which checkpoint is the best
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in scores[0].items()})
         return output

@@ -36,14 +36,12 @@ from hf_vg.data import (
     CaptionerDataArguments,
     LoadingReport,
     captioner_rows,
-    image_problem,
     load_captions,
     open_image,
-    readable_rows,
     stream_captions,
     train_word_tokenizer,
 )
-from hf_vg.data.images import _reported
+from hf_vg.data.images import _reported, image_problem, readable_rows
 
 
 def encoded(image: Image.Image, format: str = "PNG", **kwargs) -> bytes:

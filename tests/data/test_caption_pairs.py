@@ -18,7 +18,8 @@ import torch
 from datasets import Dataset
 from transformers import CLIPImageProcessorPil
 
-from hf_vg.data import CaptionPairCollator, fixed_caption_pairs, train_word_tokenizer
+from hf_vg.data import CaptionPairCollator, train_word_tokenizer
+from hf_vg.data.caption_pairs import fixed_caption_pairs
 from hf_vg.data.draws import image_number
 from hf_vg.models.self_attn_grounded_encoder import SelfAttnGroundedEncoderProcessor
 from tests.common import random_images

@@ -431,7 +431,7 @@ def test_two_processes_share_the_work(dataset, backbone, image_processor, tmp_pa
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     flags = ["--dataset", "table", "--data_dir", str(tmp_path / "images"), "--backbone", str(tmp_path / "backbone")]
-    flags += ["--features", str(tmp_path / "cache"), "--batch_size", "2", "--shard_size", "100"]
+    flags += ["--features", str(tmp_path / "cache"), "--batch_size", "2"]
     command = [*launch, str(REPOSITORY / "recipes/extract_features.py"), *flags]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import hf_vg
-from hf_vg.data import atomic_write
+from hf_vg.data.files import atomic_write
 
 
 class TestAtomicWrite:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from hf_vg.data import initialize_from_glove, load_glove, train_word_tokenizer
+from hf_vg.data import initialize_from_glove, train_word_tokenizer
+from hf_vg.data.glove import load_glove
 from tests.common import SHARED, needs_shared
 
 

@@ -23,13 +23,10 @@ from PIL import Image
 
 from hf_vg.data import (
     CaptionPairCollatorForVGP,
-    ImageGroupSampler,
     LoadingReport,
     QuestionCollator,
     ReferringCollator,
-    answer_scores,
     answer_vocabulary,
-    box_iou,
     caption_is_true,
     grounded_scenes,
     load_flickr30k_entities,
@@ -38,13 +35,13 @@ from hf_vg.data import (
     load_scenes,
     load_vqa,
     make_caption_pairs,
-    nearest_images,
-    normalize_answer,
-    paraphrases_by_image,
     train_wordpiece_tokenizer,
 )
 from hf_vg.data import entities as entities_module
-from hf_vg.data.paraphrases import find_phrase_pairs
+from hf_vg.data.paraphrases import find_phrase_pairs, nearest_images, paraphrases_by_image
+from hf_vg.data.referring import box_iou
+from hf_vg.data.region_collators import ImageGroupSampler
+from hf_vg.data.vqa import answer_scores, normalize_answer
 from hf_vg.evaluation import referring_accuracy, vqa_accuracy
 from hf_vg.models.grounded_visual_bert import GroundedVisualBertProcessor
 from tests.common import SHARED, needs_shared

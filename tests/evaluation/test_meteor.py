@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from hf_vg.evaluation import caption_metrics, caption_scores, meteor, ptb_tokenize
-from hf_vg.evaluation.captions import meteor as meteor_metric
 from hf_vg.evaluation.stemming import stem
 
 
@@ -147,7 +146,7 @@ def test_metric_names_say_which_program(monkeypatch):
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java_available", lambda: False)
     assert list(caption_metrics(["a dog"], [["a dog"]], "meteor")) == ["meteor_python"]
     assert len(warnings) == 1 and "needs Java" in warnings[0]
-    assert list(meteor_metric(["a dog"], [["a dog"]])) == ["meteor_python"]
+    assert list(caption_scores(["a dog"], [["a dog"]], "meteor")) == ["meteor_python"]
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java_available", lambda: True)
     monkeypatch.setattr("hf_vg.evaluation.captions.meteor_java", lambda *captions: (0.5, np.array([0.5])))
     assert caption_metrics(["a dog"], [["a dog"]], "meteor") == {"meteor": 0.5}

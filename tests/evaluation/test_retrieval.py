@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_vg.evaluation import retrieval, retrieval_metrics, retrieval_ranks, scene_arithmetic_metrics
+from hf_vg.evaluation import retrieval, retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.evaluation.retrieval import retrieval_ranks
 
 
 def restated(images: torch.Tensor, texts: torch.Tensor, image_of_text: list[int]) -> dict[str, float]:

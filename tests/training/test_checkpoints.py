@@ -16,11 +16,11 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from hf_vg.training import last_complete_checkpoint
 from hf_vg.training.checkpoints import (
     check_weight_names,
     delete_checkpoint,
     is_complete,
+    last_complete_checkpoint,
     mark_complete,
     why_not_to_resume,
 )

@@ -25,7 +25,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command, launch_command_parser
 from safetensors.torch import load_file
 
-from hf_vg.training import is_complete
+from hf_vg.training.checkpoints import is_complete
 from tests.common import ROOT
 from tests.training.test_recipes import CAPTIONER
 

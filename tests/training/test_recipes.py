@@ -29,14 +29,8 @@ import yaml
 from transformers import TrainerCallback
 
 from hf_vg.data import load_scenes
-from hf_vg.training import (
-    CaptionerArguments,
-    VgTrainer,
-    VgTrainingArguments,
-    is_complete,
-    last_complete_checkpoint,
-    parse_arguments,
-)
+from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, parse_arguments
+from hf_vg.training.checkpoints import is_complete, last_complete_checkpoint
 from tests.common import ROOT, start_process
 from tests.data.test_streaming import write_shards
 
