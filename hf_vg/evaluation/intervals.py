@@ -54,8 +54,8 @@ def bootstrap(
             Sets that are drawn.
 
     Returns:
-        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends, which hold the scores of 95% of the sets: percentiles,
-        equally many below as above.
+        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends, which hold the scores of 95% of the sets; of the
+        others, equally many are below and above.
     """
     statistics = np.asarray(statistics, dtype=np.float64)
     images = statistics.shape[1]
