@@ -29,7 +29,7 @@ class LengthBatchSampler(Sampler[list[int]]):
     where it stopped. With several processes each takes every `num_processes`-th batch, as accelerate hands them out.
     These are parts of one larger batch, which is that of one process with `num_processes` times the batch size: at
     every step all processes have the same length and as many rows. So that they do, up to `num_processes - 1` rows of
-    a batch that can not be shared out evenly are drawn twice.
+    a batch that cannot be shared out evenly are drawn twice.
 
     transformers' `train_sampling_strategy="group_by_length"` sorts random chunks of the data instead, which mixes
     lengths, and takes its order from the global random state, which neither a resumed run nor another process shares.
@@ -61,7 +61,7 @@ class LengthBatchSampler(Sampler[list[int]]):
     ):
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if self.lengths.ndim != 1 or not len(self.lengths):
-            raise ValueError(f"`lengths` must be one number a row, got an array of shape {self.lengths.shape}.")
+            raise ValueError(f"`lengths` must be one number per row, got an array of shape {self.lengths.shape}.")
         for name, value, least in (
             ("batch_size", batch_size, 1),
             ("max_difference", max_difference, 0),

@@ -108,7 +108,7 @@ def tagged_rows(
     content_embeds: torch.Tensor | None = None,
 ) -> Dataset:
     r"""
-    Makes rows of `input_ids` and `tag_ids`, one a token, that of the end token included, and their `length`, to draw
+    Makes rows of `input_ids` and `tag_ids`, one per token, that of the end token included, and their `length`, to draw
     batches of near lengths from.
 
     Args:

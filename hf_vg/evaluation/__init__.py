@@ -16,13 +16,13 @@ from .captions import DocumentFrequencies, caption_metrics, caption_scores, docu
 from .grounding import grounding_metrics, phrase_box_accuracy
 from .intervals import bootstrap, caption_intervals, grounding_intervals
 from .referring import referring_accuracy
+from .regions import answer_questions, resolve_expressions, vgp_metrics
 from .retrieval import retrieval_metrics, scene_arithmetic_metrics
 from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
 from .sentence_grounding import sentence_grounding_metrics
 from .sentences import evaluate_sentence_task, evaluate_sentences
 from .tokenization import ptb_tokenize
-from .vgp import answer_questions, resolve_expressions, vgp_metrics
 from .vqa import vqa_accuracy
 
 

@@ -105,7 +105,7 @@ def grounding_metrics(
 
     Args:
         maps (`Sequence[np.ndarray]` of shape `(height, width)`):
-            One map a word.
+            One map per word.
         boxes (`Sequence` of lists of `(left, top, right, bottom)`):
             For each word the boxes of what it names, in pixels. Any of them is right.
         image_sizes (`Sequence[tuple[float, float]]`):
@@ -188,7 +188,7 @@ def phrase_box_accuracy(
 
     Args:
         maps (`Sequence[np.ndarray]`), image_sizes (`Sequence[tuple[float, float]]`):
-            As for [`grounding_metrics`], one a phrase.
+            As for [`grounding_metrics`], one per phrase.
         candidates (`Sequence` of lists of `(left, top, right, bottom)`):
             For each phrase the boxes to choose from.
         correct (`Sequence[Sequence[int]]`):

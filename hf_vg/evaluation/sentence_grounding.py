@@ -37,7 +37,7 @@ def sentence_grounding_metrics(
             As for [`attention_of_sentences`]. The mean of the attention rows is judged.
         rows (`Iterable[Mapping]`):
             Of [`load_flickr30k_entities`] or [`grounded_scenes`]; of them `captions` and `phrases` are read. Captions
-            without a phrase that has boxes, or with nothing else, can not be judged and are left out.
+            without a phrase that has boxes, or with nothing else, cannot be judged and are left out.
         batch_size (`int`, *optional*, defaults to 128):
             Sentences to encode at a time.
 

@@ -271,7 +271,7 @@ def _encode_once(encode: Encode, sentences: list[str]) -> dict[str, np.ndarray]:
     vectors = vectors.cpu().numpy() if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise ValueError(
-            f"`encode` must give one vector a sentence: for {len(sentences)} sentences it gave an array of shape "
+            f"`encode` must give one vector per sentence: for {len(sentences)} sentences it gave an array of shape "
             f"{vectors.shape}."
         )
     return dict(zip(sentences, vectors, strict=True))

@@ -45,7 +45,7 @@ _GROUNDED: dict[str, Any] = {
     "tags": ("visual-grounding", "attention-supervision"),
     "papers": ("samaran2021", "li2019"),
     "figure_text": "Words of captions, and the regions that the model attends to for each.",
-    "limits": "It chooses among the regions it is given: what no region shows, it can not point to.",
+    "limits": "It chooses among the regions it is given, and cannot point to what no region shows.",
 }
 
 MODELS = {

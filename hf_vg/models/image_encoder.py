@@ -106,10 +106,10 @@ class ImageEncoder(nn.Module):
             `torch.Tensor`: `(batch, feature_size)` if pooled, `(batch, height, width, feature_size)` from pixels, and
             the shape of `image_features` if these were given.
         """
-        if (pixel_values is None) == (image_features is None):
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
-        if image_features is not None:
+        if image_features is not None and pixel_values is None:
             return self.check(image_features)
+        if pixel_values is None or image_features is not None:
+            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
         if self.backbone is None:
             raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
         # Convolutions are faster on channels-last images, and their map is then (B, H, W, D) without a copy.

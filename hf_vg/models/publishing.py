@@ -296,7 +296,7 @@ def _reference(cls: type) -> str:
 
 
 def _file_of(cls: type) -> Path:
-    return Path(sys.modules[cls.__module__].__file__).resolve()
+    return Path(inspect.getfile(cls)).resolve()
 
 
 def _is_published(cls: type) -> bool:

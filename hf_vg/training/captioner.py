@@ -54,7 +54,7 @@ def caption_scorer(
         args ([`CaptionerArguments`]):
             How many images, and how captions are decoded.
         rows ([`~datasets.Dataset`]):
-            Of [`captioner_rows`], one an image.
+            Of [`captioner_rows`], one per image.
         processor ([`ProcessorMixin`]):
             The captioner's.
         batch_size (`int`):

@@ -29,6 +29,7 @@ from hf_vg.data import (
     answer_vocabulary,
     caption_is_true,
     grounded_scenes,
+    load_captions,
     load_flickr30k_entities,
     load_paraphrases,
     load_referring,
@@ -73,6 +74,15 @@ def write_entities(folder: Path, names=("100", "200", "300")) -> tuple[Path, Pat
 
 
 class TestEntities:
+    @pytest.mark.parametrize("check_images", [True, False])
+    def test_all_images_are_decoded_if_that_is_asked_for(self, check_images, tmp_path, monkeypatch):
+        decoded = []
+        monkeypatch.setattr("hf_vg.data.entities.image_problem", lambda image, decode=False: decoded.append(decode))
+        folder, images = write_entities(tmp_path)
+        data = load_captions("flickr30k_entities", folder, images, check_images=check_images)
+        assert {split: len(rows) for split, rows in data.items()} == {"train": 2, "validation": 1}
+        assert decoded == [check_images] * 3
+
     def test_official_folders(self, tmp_path):
         report = LoadingReport("test")
         splits = load_flickr30k_entities(*write_entities(tmp_path), strict=True, report=report)

@@ -256,12 +256,12 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
             for i, pairs in enumerate(_batched(phrase_pairs, depth=2)):
                 kept = []
                 for pair in pairs:
-                    places = [
+                    first, second = (
                         span(i, side, *_locate(pair, texts[side][i], f"start{n}", f"end{n}", f"text{n}", i))
                         for side, n in ((0, 1), (1, 2))
-                    ]
-                    if None not in places:
-                        kept.append((places[0] + places[1], [pair.get("label", -100)]))
+                    )
+                    if first is not None and second is not None:
+                        kept.append((first + second, [pair.get("label", -100)]))
                 spans.append([places for places, _ in kept])
                 labels.append([label for _, label in kept])
             padded, mask = _pad(spans, 4, int)
