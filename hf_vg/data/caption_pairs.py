@@ -19,7 +19,7 @@ import torch
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from .collators import images_of, stack_features
+from .collators import has_images, images_of, stack_features
 from .draws import batch_generator, image_number
 from .images import readable_rows
 
@@ -50,7 +50,7 @@ class CaptionPairCollator:
         Returns:
             `input_ids`, `attention_mask`, `labels`, `image_ids` and `pixel_values` or `image_features`, if any.
         """
-        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
+        rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         generator = batch_generator(row["image_id"] for row in rows)
         pairs = [_pair(row, generator) for row in rows]
         batch = self.processor(

@@ -50,7 +50,7 @@ class CaptionCollator:
             `pixel_values` or `image_features`, and `labels` of shape `(images, captions, length)`, where missing
             captions and positions after a caption's end are -100.
         """
-        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
+        rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         counts = [len(row["captions"]) for row in rows]
         batch = self.processor(
             images=images_of(rows),
@@ -98,7 +98,7 @@ class PairCollator:
             `pixel_values` or `image_features`, `input_ids` and `attention_mask` of equally many captions per image, in
             the order of the images, and `image_ids`, numbers that are equal for equal `image_id`s.
         """
-        rows = readable_rows(rows, self.strict) if "image" in rows[0] else rows
+        rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         generator = batch_generator(row["image_id"] for row in rows)
         count = min(self.captions_per_image, *(len(row["captions"]) for row in rows))
         batch = self.processor(
@@ -116,9 +116,13 @@ def _draw(captions: list[str], count: int, generator: torch.Generator) -> list[s
     return [captions[index] for index in torch.randperm(len(captions), generator=generator)[:count].tolist()]
 
 
+def has_images(rows: list[dict[str, Any]]) -> bool:
+    """Whether a batch is made of images. Features that stand for them come first."""
+    return "image" in rows[0] and "image_features" not in rows[0]
+
+
 def images_of(rows: list[dict[str, Any]]) -> list[Any] | None:
-    """The images of a batch, if its rows have them and not cached features."""
-    return [row["image"] for row in rows] if "image" in rows[0] else None
+    return [row["image"] for row in rows] if has_images(rows) else None
 
 
 def stack_features(rows: list[dict[str, Any]]) -> torch.Tensor:

@@ -62,8 +62,8 @@ class ResumeExactly(TrainerCallback):
     Makes a resumed run see what the uninterrupted run would have seen. transformers 5.20 to 5.22 with accelerate 1.14
     to 1.15 lack two things; tests in `tests/training/test_callbacks.py` fail when they no longer do.
 
-    - `set_epoch` does not reach a sampler that is sharded among processes and also skips the batches that were seen:
-      the resumed run would repeat the order of the first epoch.
+    - `set_epoch` does not reach a batch sampler that is sharded among processes and also skips the batches that were
+      seen: the resumed run would repeat the order of the first epoch.
     - A run that had ended in the middle of an epoch takes one step more. This callback stops it, and keeps it from
       evaluating and saving once more; [`VgTrainer.get_batch_samples`] gives it no batch.
     """

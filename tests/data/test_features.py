@@ -221,12 +221,13 @@ def test_other_weights_or_preprocessing_find_nothing(dataset, backbone, image_pr
 def test_saving_and_loading_does_not_change_the_key(dataset, backbone, image_processor, tmp_path):
     cache, _ = extract(dataset, backbone, image_processor, tmp_path / "cache")
     backbone.save_pretrained(tmp_path / "saved")
+    image_processor.save_pretrained(tmp_path / "saved")
     processor = ShowAttendTellProcessor(image_processor, train_word_tokenizer(["a dog"]))
-    processor.save_pretrained(tmp_path / "saved")
+    processor.save_pretrained(tmp_path / "processor")
     for loaded in (
-        processor.image_processor,
         AutoImageProcessor.from_pretrained(tmp_path / "saved"),
-        ShowAttendTellProcessor.from_pretrained(tmp_path / "saved").image_processor,
+        processor.image_processor,
+        ShowAttendTellProcessor.from_pretrained(tmp_path / "processor").image_processor,
     ):
         again, computed = extract(dataset, load_backbone(tmp_path / "saved"), loaded, tmp_path / "cache")
         assert again.folder == cache.folder and computed == 0
