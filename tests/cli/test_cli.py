@@ -232,7 +232,7 @@ def test_exit_codes(error, code, message, capsys, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("hf_vg.cli.caption.run", fail)
+    monkeypatch.setattr("hf_vg.cli.captioning.run", fail)
     assert run(capsys, "caption", "a.jpg", "--model", "m") == (code, "", message)
 
 
