@@ -19,7 +19,7 @@ Compute the features of a frozen network once, for every image of a dataset.
 
 The 4,096 numbers of fc7 of a VGG that was converted with its classifier:
 
-    accelerate launch recipes/extract_features.py --data_dir flickr8k --backbone vgg19 --backbone_stage fc7 \
+    accelerate launch --quiet recipes/extract_features.py --data_dir flickr8k --backbone vgg19 --backbone_stage fc7 \
         --pooling mean --features outputs/features
 
 If it is killed, run it again to resume. With images or networks added it computes only what is new. Recipes read the
