@@ -362,10 +362,12 @@ def attention_of(
     **kwargs: Any,
 ) -> torch.Tensor:
     """The probabilities of some queries, of shape `(rows, heads, queries, keys)`, as eager attention has them."""
-    length, keys = query.shape[2], key.shape[2]
-    query = query[:, :, queries]
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)  # heads that share their keys
-    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    rows, heads, length, size = query.shape
+    keys = key.shape[2]
+    query = query[:, :, queries] * (size**-0.5 if scaling is None else scaling)
+    # Heads that share their keys are more queries of the same keys, which are not copied.
+    scores = query.reshape(rows, key.shape[1], -1, size) @ key.transpose(2, 3)
+    scores = scores.view(rows, heads, -1, keys)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if position_bias is not None:
@@ -373,8 +375,8 @@ def attention_of(
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     lowest = torch.finfo(scores.dtype).min  # and not infinity: a padded query may see no key at all
     if attention_mask is not None:
-        rows = attention_mask[:, :, queries if attention_mask.shape[2] > 1 else slice(None), :keys]
-        scores = scores.masked_fill(~rows, lowest) if rows.dtype == torch.bool else scores + rows
+        mask = attention_mask[:, :, queries if attention_mask.shape[2] > 1 else slice(None), :keys]
+        scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
     elif is_causal and length > 1:  # the mask that SDPA implies
         scores = scores.masked_fill(torch.arange(keys, device=key.device) > queries[:, None], lowest)
     return scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
