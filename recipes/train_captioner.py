@@ -60,7 +60,6 @@ from tqdm.auto import tqdm
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import (
-    CaptionCollator,
     caption_is_true,
     captioner_rows,
     load_caption_data,
@@ -79,6 +78,7 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     build_captioner,
+    caption_collator,
     caption_scorer,
     cider_reward,
     load_captioner,
@@ -116,6 +116,7 @@ def main():
     say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {num_words} words")
     by_length = training_args.max_length_difference is not None
     validation = captioner_rows(args, data["validation"], model, processor)
+    collator = caption_collator(args, model.config, processor)
     trainer_class = VgTrainer
     if args.reward is not None:
         reward = cider_reward(processor.tokenizer, data["train"]["captions"][:])
@@ -125,11 +126,8 @@ def main():
         args=training_args,
         train_dataset=captioner_rows(args, data["train"], model, processor, by_length, args.mirror_images),
         eval_dataset=validation,
-        score=caption_scorer(args, validation, processor, training_args.per_device_eval_batch_size),
-        # What captions are scored by may have any length.
-        data_collator=CaptionCollator(
-            processor, args.max_caption_words if args.reward is None else None, strict=args.strict
-        ),
+        score=caption_scorer(args, validation, collator, training_args.per_device_eval_batch_size),
+        data_collator=collator,
         processing_class=processor,
         dataset_name=args.dataset,
     )

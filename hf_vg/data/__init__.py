@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .loading_report import LoadingReport as LoadingReport
     from .paraphrases import load_paraphrases as load_paraphrases
     from .paraphrases import make_caption_pairs as make_caption_pairs
+    from .prompted_captions import PromptedCaptionCollator as PromptedCaptionCollator
     from .referring import load_referring as load_referring
     from .region_collators import CaptionPairCollatorForVGP as CaptionPairCollatorForVGP
     from .region_collators import QuestionCollator as QuestionCollator
@@ -82,6 +83,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
 
 _MODULES = {
     "CaptionCollator": "collators",
+    "PromptedCaptionCollator": "prompted_captions",
     "CaptionDataArguments": "arguments",
     "CaptionPairCollator": "caption_pairs",
     "CaptionPairCollatorForVGP": "region_collators",

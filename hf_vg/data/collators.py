@@ -68,6 +68,10 @@ class CaptionCollator:
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
 
+    def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """What `generate` is given to write captions for these rows."""
+        return {name: value for name, value in self(rows).items() if name != "labels"}
+
 
 class PairCollator:
     r"""

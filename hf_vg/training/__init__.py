@@ -24,6 +24,7 @@ from .arguments import (
 from .callbacks import ClipGradientValues, HardestNegatives
 from .captioner import (
     build_captioner,
+    caption_collator,
     caption_scorer,
     load_captioner,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "build_image_processor",
     "build_region_trainer",
     "build_vse",
+    "caption_collator",
     "caption_scorer",
     "cider_reward",
     "encode_rows",

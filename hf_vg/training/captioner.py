@@ -22,15 +22,20 @@ from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
     AutoProcessor,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
+    TrOCRProcessor,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..data.collators import CaptionCollator
+from ..data.prompted_captions import PromptedCaptionCollator
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
+from ..interpretation.families import leading_tokens
 from ..loading import load_checkpoint
 from .arguments import CaptionerArguments
 from .images import build_image_processor, config_fields, fill_backbone
@@ -44,8 +49,39 @@ SHAPES = (
 )
 
 
+IMAGE_TOKEN = "<image>"
+
+
+def is_native(config_class: type[PreTrainedConfig]) -> bool:
+    """Whether a captioner is transformers' own, and not one of this package."""
+    return config_class.__module__.startswith("transformers.")
+
+
+def caption_collator(
+    args: CaptionerArguments, config: PreTrainedConfig, processor: ProcessorMixin
+) -> CaptionCollator | PromptedCaptionCollator:
+    r"""
+    What makes the batches that a captioner is trained on.
+
+    Args:
+        args ([`CaptionerArguments`]):
+            How long captions may be, and what to do with images that cannot be opened.
+        config ([`PreTrainedConfig`]):
+            The captioner's config.
+        processor ([`ProcessorMixin`]):
+            The captioner's.
+    """
+    longest = args.max_caption_words if args.reward is None else None  # what captions are scored by may be long
+    if is_native(type(config)):
+        return PromptedCaptionCollator(processor, config, longest, strict=args.strict)
+    return CaptionCollator(processor, longest, strict=args.strict)
+
+
 def caption_scorer(
-    args: CaptionerArguments, rows: Dataset, processor: ProcessorMixin, batch_size: int
+    args: CaptionerArguments,
+    rows: Dataset,
+    collator: CaptionCollator | PromptedCaptionCollator,
+    batch_size: int,
 ) -> Callable[[PreTrainedModel], dict[str, float]] | None:
     r"""
     What [`VgTrainer`] scores a captioner with while it is trained: captions of the first `args.num_scored_images`.
@@ -55,23 +91,23 @@ def caption_scorer(
             How many images, and how captions are decoded.
         rows ([`~datasets.Dataset`]):
             Of [`captioner_rows`], one per image.
-        processor ([`ProcessorMixin`]):
-            The captioner's.
+        collator ([`CaptionCollator`] or [`PromptedCaptionCollator`]):
+            Of [`caption_collator`].
         batch_size (`int`):
             Images that are captioned together.
     """
     rows = rows.select(range(min(args.num_scored_images, len(rows))))
     if not len(rows):
         return None
-    collator = CaptionCollator(processor)
 
     def score(model: PreTrainedModel) -> dict[str, float]:
         texts, references = [], []
         for start in trange(0, len(rows), batch_size, desc="Captioning", unit="batch", leave=False):
             batch = [rows[index] for index in range(start, min(start + batch_size, len(rows)))]
-            inputs = {name: tensor.to(model.device) for name, tensor in collator(batch).items() if name != "labels"}
+            inputs = {name: tensor.to(model.device) for name, tensor in collator.prompts(batch).items()}
             sequences = model.generate(**inputs, do_sample=False)
-            texts += processor.batch_decode(sequences, skip_special_tokens=True)
+            length = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
+            texts += collator.processor.batch_decode(sequences[:, length:], skip_special_tokens=True)
             references += [row["captions"] for row in batch]
         return caption_metrics(texts, references)
 
@@ -90,12 +126,47 @@ def build_captioner(
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
+    if is_native(CONFIG_MAPPING[args.model_type]):
+        return _build_native_captioner(args, tokenizer)
     fields, backbone = config_fields(args)
     config = AutoConfig.for_model(args.model_type, **special_token_fields(tokenizer), **fields)
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     _set_decoding(args, model)
     fill_backbone(model, backbone)
     return model, PROCESSOR_MAPPING[type(config)](build_image_processor(args), tokenizer)
+
+
+def _build_native_captioner(
+    args: CaptionerArguments, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PreTrainedModel, ProcessorMixin]:
+    if args.backbone is not None:
+        raise ValueError(f"`backbone` is not for a {args.model_type}, whose image network is part of its config.")
+    config = AutoConfig.for_model(args.model_type, **args.model)
+    is_asked = "image_token_id" in {*config.to_dict(), *config.attribute_map}
+    if is_asked:
+        tokenizer.add_tokens(IMAGE_TOKEN, special_tokens=True)
+        config.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+    text_config, end = config.get_text_config(decoder=True), tokenizer.eos_token_id
+    text_config.vocab_size = len(tokenizer)
+    # As GPT-2's, the end token stands in front of a text as well.
+    for part in (config, text_config):
+        part.bos_token_id = part.eos_token_id = part.sep_token_id = part.decoder_start_token_id = end
+        part.pad_token_id = tokenizer.pad_token_id
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    _set_decoding(args, model)
+    image_processor = build_image_processor(args)
+    if config.is_encoder_decoder:
+        return model, TrOCRProcessor(image_processor, tokenizer)  # which is for any encoder with any decoder
+    prompt = {}
+    if is_asked:
+        # The tokenizer puts its end token after the image: there the caption begins.
+        prompt = {
+            "patch_size": config.vision_config.patch_size,
+            "vision_feature_select_strategy": config.vision_feature_select_strategy,
+            "num_additional_image_tokens": leading_tokens(config.vision_config),
+            "chat_template": IMAGE_TOKEN,
+        }
+    return model, PROCESSOR_MAPPING[type(config)](image_processor, tokenizer, **prompt)
 
 
 def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, ProcessorMixin]:

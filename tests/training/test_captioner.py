@@ -13,10 +13,12 @@
 # limitations under the License.
 import pytest
 import torch
+from datasets import Dataset
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from hf_vg.data import train_word_tokenizer, unknown_words
-from hf_vg.training import CaptionerArguments, build_captioner, load_captioner
+from hf_vg.training import CaptionerArguments, build_captioner, caption_collator, caption_scorer, load_captioner
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -72,3 +74,76 @@ class TestGoingOnFromACheckpoint:
         self.save(tmp_path)
         with pytest.raises(ValueError, match="has one of its own"):
             load_captioner(CaptionerArguments(checkpoint=str(tmp_path), backbone="vgg16"))
+
+
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+VISION = {**SMALL, "image_size": 32, "patch_size": 16}
+NATIVE = {
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit", **VISION},
+        "decoder": {
+            **{"model_type": "gpt2", "add_cross_attention": True},
+            **{"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16},
+        },
+    },
+    "git": {"vision_config": {"model_type": "git_vision_model", **VISION}, **SMALL},
+    "blip": {
+        "vision_config": {"model_type": "blip_vision_model", **VISION},
+        "text_config": {"model_type": "blip_text_model", "encoder_hidden_size": 8, **SMALL},
+    },
+    "llava": {
+        "vision_config": {"model_type": "clip_vision_model", **VISION},
+        "text_config": {"model_type": "llama", "num_key_value_heads": 2, **SMALL},
+        "vision_feature_layer": -1,
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", NATIVE)
+class TestCaptionersOfTransformers:
+    rows = [
+        {"image": Image.new("RGB", (32, 32), "red"), "captions": ["a red dog", "a dog that is red and runs"]},
+        {"image": Image.new("RGB", (40, 30), "blue"), "captions": ["a cat"]},
+    ]
+
+    def build(self, model_type, **options):
+        args = CaptionerArguments(
+            **{"model_type": model_type, "model": NATIVE[model_type], "image_size": 32, "max_new_tokens": 5}, **options
+        )
+        tokenizer = train_word_tokenizer([caption for row in self.rows for caption in row["captions"]])
+        torch.manual_seed(0)
+        model, processor = build_captioner(args, tokenizer)
+        return args, model.eval(), processor, caption_collator(args, model.config, processor)
+
+    @pytest.mark.parametrize("longest", [None, 4])
+    def test_the_loss_is_that_of_the_words_behind_what_generate_is_given(self, model_type, longest):
+        _, model, processor, collator = self.build(model_type, max_caption_words=longest)
+        rows = (
+            self.rows if longest or collator.packs else [{**row, "captions": row["captions"][:1]} for row in self.rows]
+        )
+        losses, start = [], torch.tensor([[processor.tokenizer.eos_token_id]])
+        for row in rows:
+            prompt = collator.prompts([row])
+            for caption in row["captions"]:
+                if longest is not None and len(caption.split()) > longest:
+                    continue
+                ids = processor.tokenizer(caption)["input_ids"]
+                for place, id in enumerate(ids):  # what a step of `generate` makes of the words before
+                    given = torch.tensor([ids[:place]], dtype=torch.long)
+                    inputs = {name: value for name, value in prompt.items() if name != "attention_mask"}
+                    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+                    inputs[name] = torch.cat([prompt.get("input_ids", start), given], dim=1)
+                    logits = model(**inputs).logits[0, -1]
+                    losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(id)))
+        assert len(losses) == (7 if longest or not collator.packs else 15)
+        torch.testing.assert_close(model(**collator(rows)).loss, torch.stack(losses).mean())
+
+    def test_it_is_scored_and_captions_alike_when_loaded_again(self, model_type, tmp_path):
+        args, model, processor, collator = self.build(model_type)
+        assert 0 <= caption_scorer(args, Dataset.from_list(self.rows), collator, 2)(model)["bleu1"] <= 1
+        model.save_pretrained(tmp_path)
+        processor.save_pretrained(tmp_path)
+        loaded, processor = load_captioner(CaptionerArguments(checkpoint=str(tmp_path)))
+        prompts = caption_collator(args, loaded.config, processor).prompts(self.rows)
+        expected = model.generate(**collator.prompts(self.rows), do_sample=False)
+        assert torch.equal(loaded.generate(**prompts, do_sample=False), expected)

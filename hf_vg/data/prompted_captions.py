@@ -1,0 +1,139 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Images with captions, as captioners that are transformers' own are trained on them."""
+
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedConfig, ProcessorMixin
+
+from .draws import batch_generator
+from .images import readable_rows
+
+
+# Models that take a mask of `(rows, 1, queries, keys)` and the position of each token.
+PACKING = ("llava", "vision-encoder-decoder")
+
+
+class PromptedCaptionCollator:
+    r"""
+    Batches images with captions for captioners that are transformers' own. A decoder reads what `generate` would be
+    given, and then a caption, which alone is learned.
+
+    Where a model allows it, an image is read once however many captions it has: they stand one behind the other, and
+    each sees the image and itself. For other models one caption of an image is drawn, another one every time.
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            The captioner's processor. One with a chat template asks for the caption.
+        config ([`PreTrainedConfig`]):
+            The captioner's config.
+        max_caption_words (`int`, *optional*):
+            Captions of more words are left out, unless an image has no other.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+    """
+
+    def __init__(
+        self,
+        processor: ProcessorMixin,
+        config: PreTrainedConfig,
+        max_caption_words: int | None = None,
+        strict: bool = False,
+    ):
+        self.processor = processor
+        self.is_encoder_decoder = config.is_encoder_decoder
+        self.packs = config.model_type in PACKING
+        self.start = config.get_text_config(decoder=True).bos_token_id
+        self.max_caption_words = max_caption_words
+        self.strict = strict
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        r"""
+        Args:
+            rows (`list[dict]`):
+                Each with an `image` and its `captions`.
+
+        Returns:
+            What the model is called with, and `labels`: -100 where there is no word of a caption.
+        """
+        rows = readable_rows(rows, self.strict)
+        generator = batch_generator(caption for row in rows for caption in row["captions"])
+        batch = self._inputs([row["image"] for row in rows])
+        prompts = batch.get("input_ids", torch.full((len(rows), 1), self.start))
+        is_prompt = batch.get("attention_mask", torch.ones_like(prompts)).bool()
+        # Each caption begins with a copy of the prompt's last token, and the labels of models are one token ahead.
+        context, starts = prompts[:, :-1], prompts[:, -1].tolist()
+        texts, labels, parts, positions = [], [], [], []
+        for row, start, length in zip(rows, starts, is_prompt[:, :-1].sum(dim=1).tolist(), strict=True):
+            tokens = self._tokens(row["captions"], generator)
+            captions = [[start, *ids, self.processor.tokenizer.eos_token_id] for ids in tokens]
+            texts.append(torch.tensor([id for ids in captions for id in ids]))
+            labels.append(torch.tensor([id for ids in captions for id in (-100, *ids[1:])]))
+            parts.append(torch.tensor([part for part, ids in enumerate(captions) for _ in ids]))
+            positions.append(torch.tensor([length + place for ids in captions for place in range(len(ids))]))
+        ids, parts = _joined(context, texts, self.processor.tokenizer.pad_token_id), _joined(None, parts, PADDING)
+        labels = _joined(torch.full_like(context, -100), labels, -100)
+        if not self.packs:
+            mask = torch.cat([is_prompt[:, :-1], parts != PADDING], dim=1).long()
+            return {**batch, "input_ids": ids, "attention_mask": mask, "labels": labels}
+        parts = torch.cat([torch.where(is_prompt[:, :-1], PROMPT, PADDING), parts], dim=1)
+        before = torch.where(is_prompt, is_prompt.cumsum(dim=1) - 1, 0)[:, :-1]
+        packed = {
+            "attention_mask": _sees(parts),
+            "position_ids": _joined(before, positions, 0),
+        }
+        if not self.is_encoder_decoder:
+            return {**batch, "input_ids": ids, "labels": labels, **packed}
+        ahead = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # this model does not shift labels
+        packed = {f"decoder_{name}": value for name, value in packed.items()}
+        return {**batch, "decoder_input_ids": ids, "labels": ahead, **packed}
+
+    def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """What `generate` is given to write captions for these rows."""
+        return self._inputs([row["image"] for row in readable_rows(rows, self.strict)])
+
+    def _inputs(self, images: list[Any]) -> dict[str, torch.Tensor]:
+        if self.processor.chat_template is None:
+            return dict(self.processor.image_processor(images=images, return_tensors="pt"))
+        chats = [[{"role": "user", "content": [{"type": "image", "image": image}]}] for image in images]
+        padded = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
+        return dict(
+            self.processor.apply_chat_template(
+                chats, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=padded
+            )
+        )
+
+    def _tokens(self, captions: list[str], generator: torch.Generator) -> list[list[int]]:
+        longest = self.max_caption_words
+        captions = [text for text in captions if longest is None or len(text.split()) <= longest] or captions[:1]
+        if not self.packs:
+            captions = [captions[int(torch.randint(len(captions), (), generator=generator))]]
+        return self.processor.tokenizer(captions, add_special_tokens=False)["input_ids"]
+
+
+PADDING, PROMPT = -1, -2  # what a token is that belongs to no caption
+
+
+def _joined(first: torch.Tensor | None, rows: list[torch.Tensor], padding: int) -> torch.Tensor:
+    padded = pad_sequence(rows, batch_first=True, padding_value=padding)
+    return padded if first is None else torch.cat([first, padded], dim=1)
+
+
+def _sees(parts: torch.Tensor) -> torch.Tensor:
+    """A mask `(rows, 1, queries, keys)`: all see the prompt before them, and captions and paddings see themselves."""
+    query, key = parts[:, :, None], parts[:, None, :]
+    length = parts.shape[1]
+    return (((key == PROMPT) | (key == query)) & torch.ones(length, length, dtype=torch.bool).tril())[:, None]
