@@ -55,7 +55,7 @@ from .models.vse_scnlm import (
     VseScnlmModel,
     VseScnlmProcessor,
 )
-from .pipelines import ImageToTextPipeline, VseScnlmSpace
+from .pipelines import EmbeddingSpace, ImageToTextPipeline
 
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ __all__ = [
     "VseScnlmForConditionalGeneration",
     "VseScnlmModel",
     "VseScnlmProcessor",
-    "VseScnlmSpace",
+    "EmbeddingSpace",
     "attention_maps",
     "attention_of_generated",
     "caption_is_true",

@@ -31,7 +31,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import httpx
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_MAPPING
 
 
 HUB_TIMEOUT = 10  # seconds
@@ -150,8 +150,8 @@ def load_config(
         return config
     tasks = TASKS.get(architecture)
     if tasks is None:  # a model of transformers, or a subclass that a user wrote
-        is_captioner = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        tasks = tuple(name for name in _MEANINGS if name != "captions" or is_captioner)
+        fits = {"captions": type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, "search": is_dual_encoder(config)}
+        tasks = tuple(name for name in _MEANINGS if fits.get(name, True))
     if task not in tasks:
         uses = " or ".join(_MEANINGS[name][1] for name in tasks) if architecture in TASKS else None
         raise ValueError(
@@ -159,6 +159,12 @@ def load_config(
             + (f"; use {uses}." if uses else ".")
         )
     return config
+
+
+def is_dual_encoder(config: PreTrainedConfig) -> bool:
+    """Whether the model of this config has one vector for an image and one for a sentence, as CLIP has."""
+    model_class = MODEL_MAPPING.get(type(config), None)
+    return hasattr(model_class, "get_image_features") and hasattr(model_class, "get_text_features")
 
 
 def load_checkpoint(

@@ -89,8 +89,8 @@ def main():
     print_next_steps(
         training_args,
         "Search with it:\n"
-        "  from hf_vg import VseScnlmSpace\n"
-        f"  space = VseScnlmSpace.from_pretrained('{training_args.output_dir}')\n"
+        "  from hf_vg import EmbeddingSpace\n"
+        f"  space = EmbeddingSpace.from_pretrained('{training_args.output_dir}')\n"
         "  space.search('a red circle', space.encode_images(images))",
     )
 

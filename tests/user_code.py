@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from hf_vg import (
+    EmbeddingSpace,
     ImageToTextPipeline,
     ShowAttendTellConfig,
     ShowAttendTellForConditionalGeneration,
-    VseScnlmSpace,
     caption_is_true,
     caption_metrics,
     load_scenes,
@@ -33,7 +33,7 @@ from hf_vg import (
 )
 
 
-def search(space: VseScnlmSpace, paths: list[str]) -> list[str]:
+def search(space: EmbeddingSpace, paths: list[str]) -> list[str]:
     photos = assert_type(space.encode_images(paths), torch.Tensor)
     red_car = space.image("car.jpg") - "blue" + "red"
     assert_type(space.rank(red_car, photos), tuple[torch.Tensor, torch.Tensor])

@@ -88,8 +88,8 @@ class Checkpoints:
             config = load_config(name, task, self.trust_remote_code)
         except (OSError, ValueError):
             return False
-        # A model of transformers may be told by its name only to write captions.
-        return task == "captions" or config.model_type in _MODEL_TYPES[task]
+        # Of the models of transformers, only these tasks can be told by the config.
+        return task in ("captions", "search") or config.model_type in _MODEL_TYPES[task]
 
     def load(self, load: Callable[[str, bool], Any], name: str | None) -> Any:
         """Loads a checkpoint that may be chosen, and keeps it; or tells the visitor what is wrong."""
@@ -107,7 +107,6 @@ class Checkpoints:
 
 
 _MODEL_TYPES = {
-    "search": ("vse_scnlm",),
     "sentences": ("self_attn_grounded_encoder",),
     "regions": ("grounded_visual_bert",),
 }

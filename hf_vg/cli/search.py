@@ -18,7 +18,7 @@ import argparse
 import torch
 
 from ..data.images import open_image
-from ..pipelines import load_space
+from ..pipelines import QdrantVectors, VectorStore, faiss_nearest, load_space, store_folder
 from .arguments import positive
 from .inputs import ImageInputs
 from .output import UsageError, say
@@ -26,8 +26,11 @@ from .output import UsageError, say
 
 SUMMARY = "Find images by a sentence, by an image, or by sums of them"
 EXAMPLES = """\
-  hf-vg search photos/ --model outputs/vse_scenes --query "a red circle"
+  hf-vg search photos/ --model openai/clip-vit-base-patch32 --query "a dog on a beach"
   hf-vg search photos/ --model outputs/vse_scenes --image car.jpg --minus blue --plus red --top 3"""
+
+
+ADDRESSES = ("http://", "https://")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -37,6 +40,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--minus", action="append", default=[], metavar="TEXT", help="words to take away")
     command.add_argument("--top", type=positive, default=5, help="images to show (%(default)s)")
     command.add_argument("--batch_size", type=positive, default=16, help="images at a time (%(default)s)")
+    command.add_argument("--index", help="folder that keeps the vectors of images (in the Hugging Face cache)")
+    elsewhere = command.add_mutually_exclusive_group()
+    elsewhere.add_argument(
+        "--faiss", action="store_true", help="search a FAISS index: faster with millions of images, and not exact"
+    )
+    elsewhere.add_argument(
+        "--qdrant", metavar="URL", help="keep the vectors in this Qdrant database, or in a folder, and search there"
+    )
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
@@ -55,13 +66,28 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
         query = query + text
     for text in args.minus:
         query = query - text
-    encoded = inputs.results(space.encode_images, paths, "Encoding", args.batch_size)
-    names, vectors = [], []
-    for path, _, vector in encoded:
-        names.append(path)
-        vectors.append(vector)
-    if not names:
-        return
-    for rank, hit in enumerate(space.search(query, torch.stack(vectors), args.top), 1):
-        record = {"rank": rank, "image": names[hit["index"]], "score": round(hit["score"], 4)}
+    store = VectorStore(store_folder(space, args.index))
+    files = [path for path in paths if not path.startswith(ADDRESSES)]
+    for path, _, vector in inputs.results(space.encode_images, store.missing(files), "Encoding", args.batch_size):
+        store.add(path, vector)
+    store.save()
+    hits = _search(args, store, query.vector, files)
+    # Who knows what an address leads to next time: its vector is not kept.
+    addresses = [path for path in paths if path.startswith(ADDRESSES)]
+    for path, _, vector in inputs.results(space.encode_images, addresses, "Encoding", args.batch_size):
+        hits += [(path, hit["score"]) for hit in space.search(query, vector[None])]
+    for rank, (path, score) in enumerate(sorted(hits, key=lambda hit: -hit[1])[: args.top], 1):
+        record = {"rank": rank, "image": path, "score": round(score, 4)}
         say(args, record, f"{record['score']:.4f}", record["image"])
+
+
+def _search(
+    args: argparse.Namespace, store: VectorStore, query: torch.Tensor, files: list[str]
+) -> list[tuple[str, float]]:
+    if not files:
+        return []
+    if args.faiss:
+        return faiss_nearest(store, query, files, args.top)
+    if args.qdrant is not None:
+        return QdrantVectors(args.qdrant, store).nearest(query, files, args.top)
+    return store.nearest(query, files, args.top)

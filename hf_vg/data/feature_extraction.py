@@ -170,13 +170,18 @@ def extract_features(
     return cache
 
 
+def weights_digest(model: torch.nn.Module) -> str:
+    """A digest of all weights of a model, by name."""
+    digest = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
 def _describe(
     backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str, mirrored: bool
 ) -> dict[str, Any]:
-    weights = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    for name, tensor in sorted(backbone.state_dict().items()):
-        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     # What every config has, such as the version that wrote it, does not change what the backbone computes.
     common = PreTrainedConfig().to_dict()
     config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
@@ -184,7 +189,7 @@ def _describe(
     saved_with = {"processor_class", "auto_map"}
     preprocessing = {name: value for name, value in image_processor.to_dict().items() if name not in saved_with}
     return {
-        "backbone": {"class": type(backbone).__name__, "weights": weights.hexdigest(), "config": config},
+        "backbone": {"class": type(backbone).__name__, "weights": weights_digest(backbone), "config": config},
         # Backends of the same name round differently.
         "preprocessing": {"class": type(image_processor).__name__, **preprocessing},
         "pooling": pooling,

@@ -12,14 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline
 from .loaders import caption_settings, load_captioner, load_detector, load_sentence_encoder, load_space
-from .vse_space import VseScnlmSpace
+from .vector_databases import QdrantVectors, faiss_nearest
+from .vector_store import VectorStore, store_folder
 
 
 __all__ = [
     "ImageToTextPipeline",
-    "VseScnlmSpace",
+    "EmbeddingSpace",
+    "SentenceTransformerSpace",
+    "QdrantVectors",
+    "VectorStore",
+    "faiss_nearest",
+    "store_folder",
     "caption_settings",
     "load_captioner",
     "load_detector",

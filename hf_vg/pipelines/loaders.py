@@ -13,11 +13,14 @@
 # limitations under the License.
 """Loads what a task needs from a checkpoint: for the command line, the app and the recipes."""
 
+from pathlib import Path
 from typing import Any
 
+from huggingface_hub import hf_hub_download
 from transformers import (
     AutoImageProcessor,
     AutoModelForObjectDetection,
+    AutoProcessor,
     AutoTokenizer,
     Pipeline,
     PreTrainedModel,
@@ -26,10 +29,10 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING
 
-from ..loading import find_checkpoint, load_checkpoint, load_config
-from ..models.vse_scnlm import VseScnlmProcessor
+from ..loading import HUB_TIMEOUT, find_checkpoint, is_dual_encoder, load_checkpoint, load_config
+from ..models.self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
+from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline
-from .vse_space import VseScnlmSpace
 
 
 def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:
@@ -78,10 +81,47 @@ def caption_settings(
     return settings
 
 
-def load_space(name_or_path: str, trust_remote_code: bool = False) -> VseScnlmSpace:
-    """Loads the joint space of images and sentences of a `vse_scnlm`, as [`load_captioner`] loads captioners."""
+def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingSpace:
+    r"""
+    Loads any model that has one space for images and sentences: a `vse_scnlm`, CLIP, SigLIP, ALIGN and their like, or
+    a model of sentence-transformers that embeds images too. Others are refused with one sentence.
+
+    Args:
+        name_or_path (`str`):
+            The folder of a checkpoint, or a model on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+    """
+    if _is_sentence_transformer(name_or_path, trust_remote_code):
+        try:
+            return SentenceTransformerSpace.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+        except ImportError as error:
+            raise ValueError(f"{name_or_path} needs sentence-transformers: pip install hf-vg[sentences].") from error
+        except Exception as error:  # broken files are reported in many ways
+            raise ValueError(f"{name_or_path} cannot be loaded: {error}") from error
     model = load_checkpoint(name_or_path, "search", trust_remote_code=trust_remote_code)
-    return VseScnlmSpace(model, _load_part(VseScnlmProcessor, name_or_path, trust_remote_code))
+    return EmbeddingSpace(model, _load_part(AutoProcessor, name_or_path, trust_remote_code))
+
+
+def _is_sentence_transformer(name_or_path: str, trust_remote_code: bool) -> bool:
+    """Whether the modules of a checkpoint are to be put together by sentence-transformers, and not by transformers."""
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        if not (folder / "modules.json").is_file():
+            return False
+        if not (folder / "config.json").is_file():
+            return True
+    else:
+        try:
+            hf_hub_download(name_or_path, "modules.json", etag_timeout=HUB_TIMEOUT)
+        except Exception:  # not there, or not to be had; what follows says which
+            return False
+    try:
+        config = load_config(name_or_path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError):
+        return True
+    # A grounded encoder, too, is saved with what sentence-transformers needs. It embeds no images.
+    return not isinstance(config, SelfAttnGroundedEncoderConfig) and not is_dual_encoder(config)
 
 
 def load_sentence_encoder(

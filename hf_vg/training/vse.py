@@ -28,7 +28,7 @@ from ..data.processes import process_state
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
 from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
-from ..pipelines import VseScnlmSpace
+from ..pipelines import EmbeddingSpace
 from .arguments import DryRunArguments, ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor, config_fields, fill_backbone
 
@@ -112,7 +112,7 @@ def build_vse(args: VseArguments, tokenizer: PreTrainedTokenizerBase) -> tuple[V
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
 
 
-def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: VseScnlmSpace, batch_size: int) -> torch.Tensor:
+def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSpace, batch_size: int) -> torch.Tensor:
     r"""
     The vectors of a dataset's images, by way of cached features if the arguments name a cache.
 
@@ -121,13 +121,15 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: VseScnlmSpa
             Whether features are cached.
         dataset ([`~datasets.Dataset`]):
             Rows with an `image`.
-        space ([`VseScnlmSpace`]):
+        space ([`EmbeddingSpace`]):
             Encodes them.
         batch_size (`int`):
             Images that are encoded at a time.
     """
     images = dataset["image"]
     if args.features is not None:
+        if not isinstance(space.model, VseScnlmModel):
+            raise ValueError("--features are those of a vse_scnlm's backbone. Leave it out for other models.")
         cache = extract_features(
             dataset, space.model.image_encoder.backbone, space.processor.image_processor, args.features, pooling="mean"
         )

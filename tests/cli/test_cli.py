@@ -31,6 +31,7 @@ from hf_vg.cli.inputs import ImageInputs
 from hf_vg.cli.program import parser
 from hf_vg.data.images import open_image
 from hf_vg.evaluation import caption_metrics
+from hf_vg.pipelines import EmbeddingSpace
 from tests.checkpoints import (
     save_captioner,
     save_detector,
@@ -41,6 +42,7 @@ from tests.checkpoints import (
     save_spatial,
 )
 from tests.common import random_images
+from tests.pipelines.dual_encoders import dual_encoder
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +324,23 @@ def test_search_by_sentence_and_by_sums(capsys, folder, models):
     assert code == 2 and "Give one of --query and --image" in err
     code, _, err = run(capsys, "search", photos, "--model", space, "--image", folder / "broken.jpg")
     assert code == 2 and "broken.jpg" in err
+
+
+def test_search_with_clip(capsys, folder, tmp_path, monkeypatch):
+    for part in dual_encoder("clip"):
+        part.save_pretrained(tmp_path / "clip")
+    arguments = ("--model", tmp_path / "clip", "--query", "a red circle", "--index", tmp_path / "index")
+    hits = run_json(capsys, "search", folder / "photos", *arguments)
+    space = EmbeddingSpace(*dual_encoder("clip"))
+    for hit in hits:
+        score = space.search("a red circle", space.encode_images([hit["image"]]))[0]["score"]
+        assert hit["score"] == pytest.approx(score, abs=1e-4)
+    # The second search encodes no image again.
+    monkeypatch.setattr(EmbeddingSpace, "encode_images", None)
+    assert run_json(capsys, "search", folder / "photos", *arguments) == hits
+    for database in (("--qdrant", tmp_path / "qdrant"), ("--faiss",)):
+        found = run_json(capsys, "search", folder / "photos", *arguments, *database)
+        assert [hit["image"] for hit in found] == [hit["image"] for hit in hits]
 
 
 def test_grounding(capsys, folder, models, tmp_path):

@@ -13,24 +13,27 @@
 # limitations under the License.
 """The joint space for people: encode, rank, and search with sums of images and words."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForZeroShotImageClassification, pipeline
+from transformers import AutoModelForZeroShotImageClassification, BertConfig, BertModel, pipeline
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
-from hf_vg import VseScnlmSpace
+from hf_vg import EmbeddingSpace
 from hf_vg.models.vse_scnlm import VseScnlmModel
-from hf_vg.pipelines import vse_space
+from hf_vg.pipelines import SentenceTransformerSpace, embedding_space, load_space
 from tests.common import random_images
 from tests.models.test_modeling_vse_scnlm import tiny_captioner, tiny_config, tiny_processor
+from tests.pipelines.dual_encoders import DUAL_ENCODERS, dual_encoder
 
 
 class TestSpace:
-    def space(self) -> VseScnlmSpace:
+    def space(self) -> EmbeddingSpace:
         torch.manual_seed(0)
-        return VseScnlmSpace(VseScnlmModel(tiny_config(sentence_encoder="bow", embedding_size=8)), tiny_processor())
+        return EmbeddingSpace(VseScnlmModel(tiny_config(sentence_encoder="bow", embedding_size=8)), tiny_processor())
 
     def test_encodes_in_batches_of_any_size(self):
         space, images, texts = self.space(), random_images(5), ["a red circle", "two words", "a", "circle", "blue"]
@@ -42,8 +45,13 @@ class TestSpace:
         features = torch.randn(5, 6)
         expected = space.model.get_image_features(image_features=features).pooler_output
         torch.testing.assert_close(space.encode_images(features, 2), expected)
+<<<<<<< HEAD:tests/pipelines/test_vse_space.py
         assert space.encode_texts([]).shape == (0, 8)
         with pytest.raises(TypeError, match="list of sentences.*'a dog'"):
+=======
+        assert len(space.encode_texts([])) == 0
+        with pytest.raises(TypeError, match="Give a list of sentences, not a single one: 'a dog'"):
+>>>>>>> 82a8061 (Search with any dual encoder: CLIP, SigLIP, ALIGN and sentence-transformers; vectors of a folder are kept on disk, in FAISS or in Qdrant):tests/pipelines/test_embedding_space.py
             space.encode_texts("a dog")
 
     def test_opens_files(self, tmp_path):
@@ -53,9 +61,9 @@ class TestSpace:
         for path in (tmp_path / "image.png", str(tmp_path / "image.png")):
             torch.testing.assert_close(space.encode_images([path]), expected)
 
-    @pytest.mark.parametrize("scores_at_a_time", [1, 64, 1 << 20])
-    def test_rank_looks_at_every_candidate(self, scores_at_a_time, monkeypatch, tmp_path):
-        monkeypatch.setattr(vse_space, "_SCORES_AT_A_TIME", scores_at_a_time)
+    @pytest.mark.parametrize("numbers_at_a_time", [1, 64, 1 << 20])
+    def test_rank_looks_at_every_candidate(self, numbers_at_a_time, monkeypatch, tmp_path):
+        monkeypatch.setattr(embedding_space, "_NUMBERS_AT_A_TIME", numbers_at_a_time)
         space, queries, candidates = self.space(), torch.randn(7, 8), torch.randn(53, 8)
         scores = torch.nn.functional.normalize(queries) @ candidates.T
         expected = scores.sort(dim=1, descending=True)
@@ -102,11 +110,70 @@ class TestSpace:
         model, processor = tiny_captioner(), tiny_processor()
         processor.save_pretrained(tmp_path)
         model.save_pretrained(tmp_path)
-        space = VseScnlmSpace.from_pretrained(tmp_path)
+        space = EmbeddingSpace.from_pretrained(tmp_path)
         for name, weight in model.model.state_dict().items():
             assert torch.equal(space.model.state_dict()[name], weight), name
-        expected = VseScnlmSpace(model.model, processor).encode_texts(["a red circle"])
+        expected = EmbeddingSpace(model.model, processor).encode_texts(["a red circle"])
         torch.testing.assert_close(space.encode_texts(["a red circle"]), expected)
+
+
+class TestAnyModel:
+    @pytest.mark.parametrize("name", DUAL_ENCODERS)
+    def test_vectors_are_those_that_the_model_compares(self, name, tmp_path):
+        model, processor = dual_encoder(name)
+        model.save_pretrained(tmp_path)
+        processor.save_pretrained(tmp_path)
+        space, images, texts = load_space(str(tmp_path)), random_images(3, 40), ["a red circle", "a dog"]
+        assert type(space) is EmbeddingSpace
+        # SigLIP and ALIGN learn from sentences that are padded to the full length, CLIP does not.
+        padding = {"padding": True} if name == "clip" else {"padding": "max_length", "max_length": 64}
+        with torch.no_grad():
+            outputs = model(**processor(images=images, text=texts, return_tensors="pt", **padding))
+        for actual, expected in (
+            (space.encode_images(images, 2), outputs.image_embeds),
+            (space.encode_texts(texts, 1), outputs.text_embeds),
+        ):
+            torch.testing.assert_close(actual, torch.nn.functional.normalize(expected), rtol=1e-4, atol=1e-5)
+
+    def test_a_long_sentence_is_cut(self):
+        space = EmbeddingSpace(*dual_encoder("clip"))
+        assert space.encode_texts(["a red circle " * 100, "a dog"]).isfinite().all()
+
+    def test_half_precision(self):
+        model, processor = dual_encoder("clip")
+        expected = EmbeddingSpace(model, processor).encode_images(random_images(2))
+        actual = EmbeddingSpace(model.bfloat16(), processor).encode_images(random_images(2))
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0.05)
+
+    def test_a_model_without_a_common_space_is_refused(self, tmp_path):
+        BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
+            tmp_path
+        )
+        with pytest.raises(ValueError, match="is a bert .* does not put images and sentences in one space"):
+            load_space(str(tmp_path))
+
+
+class TestSentenceTransformers:
+    def test_a_model_that_embeds_images(self, tmp_path):
+        sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs hf-vg[sentences]")
+        for part in dual_encoder("clip"):
+            part.save_pretrained(tmp_path / "clip")
+        saved = tmp_path / "saved"
+        sentence_transformers.SentenceTransformer(str(tmp_path / "clip")).save_pretrained(str(saved))
+        space = SentenceTransformerSpace.from_pretrained(saved)
+        expected = EmbeddingSpace(*dual_encoder("clip"))
+        images, texts = random_images(3), ["a red circle", "a dog"]
+        torch.testing.assert_close(space.encode_images(images, 2), expected.encode_images(images))
+        torch.testing.assert_close(space.encode_texts(texts), expected.encode_texts(texts))
+        assert (
+            space.search(space.image(images[1]) - "a dog" + "a dog", space.encode_images(images), 1)[0]["index"] == 1
+        )
+
+    def test_a_model_of_text_alone_is_refused(self):
+        model = SimpleNamespace(supports=lambda modality: modality == "text")
+        with pytest.raises(ValueError, match="embeds text only"):
+            SentenceTransformerSpace(model)
 
 
 def test_zero_shot_image_classification(tmp_path):

@@ -1,0 +1,330 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One space for images and sentences, of any model: encode, rank, and search with sums of images and words."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+from transformers import AutoModel, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers.utils import logging
+
+from ..data.images import open_image
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+
+# How many numbers are in memory at a time: scores, or candidates of another dtype that become single precision.
+_NUMBERS_AT_A_TIME = 1 << 24
+_QUERIES_AT_A_TIME = 1024
+# These models were trained with sentences that are all padded to 64 tokens.
+_PADDED_TO_64 = ("siglip", "siglip2", "align")
+
+
+class EmbeddingQuery:
+    r"""
+    A vector that you can add images and words to, or take them away from: `space.image(photo) - "blue" + "red"`.
+
+    Args:
+        space ([`EmbeddingSpace`]):
+            Encodes what is added.
+        vector (`torch.FloatTensor` of shape `(size,)`):
+            The sum so far.
+    """
+
+    def __init__(self, space: "EmbeddingSpace", vector: torch.Tensor):
+        self.space = space
+        self.vector = vector
+
+    def __add__(self, other: "str | torch.Tensor | EmbeddingQuery") -> "EmbeddingQuery":
+        return EmbeddingQuery(self.space, self.vector + self.space.vector(other))
+
+    def __sub__(self, other: "str | torch.Tensor | EmbeddingQuery") -> "EmbeddingQuery":
+        return EmbeddingQuery(self.space, self.vector - self.space.vector(other))
+
+
+class EmbeddingSpace:
+    r"""
+    One space for images and sentences: that of [`VseScnlmModel`], CLIP, SigLIP, ALIGN, or any other model of
+    transformers that has `get_image_features` and `get_text_features`.
+
+    ```python
+    >>> space = EmbeddingSpace.from_pretrained("openai/clip-vit-base-patch32")
+    >>> photos = space.encode_images(paths)
+    >>> space.search("a dog runs through the grass", photos)
+    [{'index': 31, 'score': 0.31}, ...]
+    >>> space.search(space.image("car.jpg") - "blue" + "red", photos)
+    ```
+
+    For a [`VseScnlmModel`], sums of vectors mean something with `sentence_encoder="bow"` only, where a sentence is
+    itself the sum of its words.
+
+    Args:
+        model ([`PreTrainedModel`]):
+            The model.
+        processor ([`ProcessorMixin`]):
+            Makes the model's inputs from images and text.
+    """
+
+    def __init__(self, model: PreTrainedModel, processor: ProcessorMixin):
+        self.model = model.eval()
+        self.processor = processor
+        self.device = model.device
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> "EmbeddingSpace":
+        """Loads a model and its processor. `kwargs` are those of `AutoModel.from_pretrained`."""
+        return cls(AutoModel.from_pretrained(name_or_path, **kwargs), AutoProcessor.from_pretrained(name_or_path))
+
+    def encode_images(self, images: Sequence[Any] | torch.Tensor, batch_size: int = 32) -> torch.Tensor:
+        r"""
+        Encodes images to vectors of unit length.
+
+        Args:
+            images (`Sequence` or `torch.FloatTensor` of shape `(images, feature_size)`):
+                Images, paths or addresses. A column of a dataset is decoded batch by batch. A matrix holds the
+                features that a [`VseScnlmModel`] would compute from the images.
+            batch_size (`int`, *optional*, defaults to 32):
+                Number of images to encode at a time.
+
+        Returns:
+            `torch.FloatTensor` of shape `(images, size)`, on CPU.
+        """
+        if isinstance(images, (str, bytes)):
+            raise TypeError(f"Give a list of images, not a single one: {images!r:.80}.")
+        return _in_batches(self._image_vectors, images, batch_size, "images")
+
+    def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> torch.Tensor:
+        r"""
+        Encodes sentences, or single words, to vectors of unit length.
+
+        Args:
+            texts (`Sequence[str]`):
+                The sentences.
+            batch_size (`int`, *optional*, defaults to 256):
+                Number of sentences to encode at a time. Those of similar lengths are encoded together.
+
+        Returns:
+            `torch.FloatTensor` of shape `(sentences, size)`, on CPU.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"Give a list of sentences, not a single one: {texts!r:.80}.")
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index].split()))
+        vectors = _in_batches(self._text_vectors, [texts[index] for index in order], batch_size, "sentences")
+        return vectors[torch.tensor(order, dtype=torch.long).argsort()]
+
+    def _image_vectors(self, batch: Sequence[Any] | torch.Tensor) -> torch.Tensor:
+        if isinstance(batch, torch.Tensor):
+            return self.model.get_image_features(image_features=batch.to(self.device)).pooler_output
+        inputs = self.processor(images=[open_image(image) for image in batch], return_tensors="pt")
+        return self.model.get_image_features(**inputs.to(self.device, self.model.dtype)).pooler_output
+
+    def _text_vectors(self, batch: Sequence[str]) -> torch.Tensor:
+        padding: dict[str, Any] = {"padding": True}
+        if self.model.config.model_type in _PADDED_TO_64:
+            padding = {"padding": "max_length", "max_length": 64}
+        inputs = self.processor(text=list(batch), truncation=True, return_tensors="pt", **padding)
+        return self.model.get_text_features(**inputs.to(self.device)).pooler_output
+
+    def settings(self) -> str:
+        """What decides how an image is prepared for the model."""
+        return self.processor.image_processor.to_json_string()
+
+    def image(self, image: Any) -> EmbeddingQuery:
+        """An image, a path or an address to search with, and to add words to."""
+        return EmbeddingQuery(self, self.encode_images([image])[0])
+
+    def text(self, text: str) -> EmbeddingQuery:
+        """A sentence or a word to search with, and to add images and words to."""
+        return EmbeddingQuery(self, self.encode_texts([text])[0])
+
+    def vector(self, query: str | torch.Tensor | EmbeddingQuery) -> torch.Tensor:
+        """The vector of a query or of a text, or the vector itself. Text is text, and never the path of an image."""
+        if isinstance(query, EmbeddingQuery):
+            return query.vector
+        if isinstance(query, str):
+            return self.text(query).vector
+        if isinstance(query, torch.Tensor):
+            return query.cpu().float()
+        raise TypeError(
+            f"A query is a text, a vector, or made with `image` or `text`, and not a {type(query).__name__}."
+        )
+
+    def rank(
+        self,
+        query: str | torch.Tensor | EmbeddingQuery,
+        candidates: "torch.Tensor | np.ndarray | Dataset",
+        top_k: int = 10,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        r"""
+        Finds the best candidates for one query or for millions. All candidates are looked at, a part at a time, on the
+        device of the model. The matrix of all scores is never in memory.
+
+        Args:
+            query (`str`, [`EmbeddingQuery`] or `torch.Tensor` of shape `(queries, size)` or `(size,)`):
+                What to look for. It is scaled to unit length.
+            candidates (`torch.Tensor` or `np.ndarray` of shape `(candidates, size)`, or `datasets.Dataset`):
+                Encoded images or sentences. An array may be a `np.memmap`. For more than one machine holds, or when a
+                good guess in less time is enough, give a dataset with a FAISS index of inner products
+                (`dataset.add_faiss_index(column, metric_type=faiss.METRIC_INNER_PRODUCT)`).
+            top_k (`int`, *optional*, defaults to 10):
+                How many to return, at most all.
+
+        Returns:
+            `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and places of the best, best first, of shape
+            `(queries, top_k)`, or `(top_k,)` for a single query.
+        """
+        queries = self.vector(query)
+        single = queries.dim() == 1
+        queries = normalize(queries.view(-1, queries.shape[-1]), dim=-1)
+        top_k = min(top_k, len(candidates))
+        if hasattr(candidates, "list_indexes"):
+            scores, indices = _ask_index(queries, candidates, top_k)
+        else:
+            if candidates.shape[1:] != queries.shape[1:]:
+                raise ValueError(
+                    f"`candidates` must be (candidates, {queries.shape[1]}), got {tuple(candidates.shape)}."
+                )
+            scores, indices = nearest(queries, lambda: [candidates], top_k, self.device)
+        return (scores[0], indices[0]) if single else (scores, indices)
+
+    def search(
+        self,
+        query: str | torch.Tensor | EmbeddingQuery,
+        candidates: "torch.Tensor | np.ndarray | Dataset",
+        top_k: int = 5,
+    ) -> list[dict[str, Any]]:
+        """Like [`rank`], for one query: a list of `{"index": ..., "score": ...}`, best first."""
+        scores, indices = self.rank(query, candidates, top_k)
+        if scores.dim() != 1:
+            raise ValueError("`search` takes one query; `rank` takes several.")
+        return [
+            {"index": index, "score": score} for index, score in zip(indices.tolist(), scores.tolist(), strict=True)
+        ]
+
+
+class SentenceTransformerSpace(EmbeddingSpace):
+    r"""
+    The space of a model of sentence-transformers that embeds images as well as text.
+
+    Args:
+        model ([`~sentence_transformers.SentenceTransformer`]):
+            The model.
+    """
+
+    def __init__(self, model: "SentenceTransformer"):
+        if not model.supports("image"):
+            raise ValueError("this model of sentence-transformers embeds text only, and no images.")
+        self.model = model.eval()
+        self.device = model.device
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> "SentenceTransformerSpace":
+        """Loads a model. `kwargs` are those of `SentenceTransformer`."""
+        from sentence_transformers import SentenceTransformer
+
+        return cls(SentenceTransformer(str(name_or_path), **kwargs))
+
+    def settings(self) -> str:
+        """What decides how an image is prepared for the model."""
+        return repr(self.model)
+
+    def _image_vectors(self, batch: Sequence[Any] | torch.Tensor) -> torch.Tensor:
+        return self._encode([open_image(image) for image in batch])
+
+    def _text_vectors(self, batch: Sequence[str]) -> torch.Tensor:
+        return self._encode(list(batch))
+
+    def _encode(self, batch: list) -> torch.Tensor:
+        return self.model.encode(batch, batch_size=len(batch), convert_to_tensor=True, show_progress_bar=False)
+
+
+@torch.no_grad()
+def _in_batches(
+    encode: Callable[[Any], torch.Tensor], items: Sequence[Any] | torch.Tensor, batch_size: int, what: str
+) -> torch.Tensor:
+    vectors = []
+    starts = range(0, len(items), batch_size)
+    for start in logging.tqdm(starts, desc=f"Encoding {what}", disable=len(starts) < 10):
+        vectors.append(normalize(encode(items[start : start + batch_size]).float(), dim=-1).cpu())
+    return torch.cat(vectors) if vectors else torch.empty(0, 0)
+
+
+@torch.no_grad()
+def nearest(
+    queries: torch.Tensor,
+    parts: Callable[[], Iterable[torch.Tensor | np.ndarray]],
+    top_k: int,
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""
+    Finds the candidates with the highest inner products. Every candidate is looked at.
+
+    Args:
+        queries (`torch.FloatTensor` of shape `(queries, size)`):
+            What to look for.
+        parts (`Callable`):
+            Gives the candidates in parts of shape `(candidates, size)`. It is called once for every 1,024 queries.
+        top_k (`int`):
+            How many to find for each query. If there are fewer candidates, all are found.
+        device (`torch.device`, *optional*, defaults to `"cpu"`):
+            Where to compute.
+
+    Returns:
+        `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and numbers of the best, best first, of shape
+        `(queries, top_k)`. Candidates are numbered through all parts.
+    """
+    found = [_nearest(some.to(device), parts(), top_k) for some in queries.split(_QUERIES_AT_A_TIME)]
+    scores, numbers = zip(*found, strict=True)
+    return torch.cat(scores).cpu(), torch.cat(numbers).cpu()
+
+
+def _nearest(
+    queries: torch.Tensor, parts: Iterable[torch.Tensor | np.ndarray], top_k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    best = queries.new_empty(len(queries), 0)
+    numbers = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+    for start, candidates in _slices(parts, max(1, _NUMBERS_AT_A_TIME // max(queries.shape))):
+        scores = queries @ candidates.to(queries.device, torch.float32).T
+        top = scores.topk(min(top_k, scores.shape[1]), dim=1)
+        best, numbers = torch.cat([best, top.values], dim=1), torch.cat([numbers, top.indices + start], dim=1)
+        best, kept = best.topk(min(top_k, best.shape[1]), dim=1)
+        numbers = numbers.gather(1, kept)
+    return best, numbers
+
+
+def _slices(parts: Iterable[torch.Tensor | np.ndarray], size: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Slices of at most `size` candidates, each with the number of its first one."""
+    start = 0
+    for part in parts:
+        for first in range(0, len(part), size):
+            yield start + first, torch.as_tensor(part[first : first + size])
+        start += len(part)
+
+
+def _ask_index(queries: torch.Tensor, dataset: "Dataset", top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    names = dataset.list_indexes()
+    if len(names) != 1:
+        raise ValueError(f"The dataset must have one index, made with `add_faiss_index`, and has {names}.")
+    found = dataset.search_batch(names[0], queries.numpy(), top_k)
+    return torch.as_tensor(found.total_scores), torch.as_tensor(found.total_indices)
+
+
+__all__ = ["EmbeddingQuery", "EmbeddingSpace", "SentenceTransformerSpace", "nearest"]
