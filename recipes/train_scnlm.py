@@ -31,8 +31,7 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 from transformers import AutoProcessor
 
-<<<<<<< HEAD
-from hf_vg import VseScnlmForConditionalGeneration, VseScnlmSpace
+from hf_vg import EmbeddingSpace, VseScnlmForConditionalGeneration
 from hf_vg.data import (
     TaggedCaptionCollator,
     load_caption_data,
@@ -41,10 +40,6 @@ from hf_vg.data import (
     tag_inventory,
     tagged_rows,
 )
-=======
-from hf_vg import EmbeddingSpace, VseScnlmForConditionalGeneration
-from hf_vg.data import TaggedCaptionCollator, load_caption_data, tag_captions, tag_inventory, tagged_rows
->>>>>>> 82a8061 (Search with any dual encoder: CLIP, SigLIP, ALIGN and sentence-transformers; vectors of a folder are kept on disk, in FAISS or in Qdrant)
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import caption_candidates, plot_candidates
 from hf_vg.loading import load_checkpoint
