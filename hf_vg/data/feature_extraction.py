@@ -182,11 +182,11 @@ def weights_digest(model: torch.nn.Module) -> str:
 def _describe(
     backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str, mirrored: bool
 ) -> dict[str, Any]:
-    # What every config has, such as the version that wrote it, does not change what the backbone computes.
-    common = PreTrainedConfig().to_dict()
-    config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
-    # Nor does what a processor is saved with: saved once, it has it ever after.
+    # What every config has, such as the version that wrote it, does not change what the backbone computes. Nor does
+    # what a model or a processor is saved with: saved once, it has it ever after.
     saved_with = {"processor_class", "auto_map"}
+    common = PreTrainedConfig().to_dict().keys() | saved_with
+    config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
     preprocessing = {name: value for name, value in image_processor.to_dict().items() if name not in saved_with}
     return {
         "backbone": {"class": type(backbone).__name__, "weights": weights_digest(backbone), "config": config},
