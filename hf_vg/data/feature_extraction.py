@@ -64,13 +64,14 @@ def load_backbone(
         raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
     if stage is not None and stage not in config.stage_names:
         raise ValueError(f"{name_or_path} has the stages {', '.join(config.stage_names)}, and no {stage!r}.")
+    options: dict[str, Any] = {} if stage is None else {"out_features": [stage]}
     # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
     return load_checkpoint(
         name_or_path,
         model_class=MODEL_FOR_BACKBONE_MAPPING[type(config)],
         trust_remote_code=trust_remote_code,
         dtype=torch.float32,
-        **({} if stage is None else {"out_features": [stage]}),
+        **options,
     )
 
 

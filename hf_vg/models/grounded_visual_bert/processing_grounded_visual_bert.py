@@ -254,16 +254,16 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
                 raise ValueError("`phrase_pairs` need a `text_pair`.")
             spans, labels = [], []
             for i, pairs in enumerate(_batched(phrase_pairs, depth=2)):
-                kept = []
+                found_pairs = []
                 for pair in pairs:
                     first, second = (
                         span(i, side, *_locate(pair, texts[side][i], f"start{n}", f"end{n}", f"text{n}", i))
                         for side, n in ((0, 1), (1, 2))
                     )
                     if first is not None and second is not None:
-                        kept.append((first + second, [pair.get("label", -100)]))
-                spans.append([places for places, _ in kept])
-                labels.append([label for _, label in kept])
+                        found_pairs.append((first + second, [pair.get("label", -100)]))
+                spans.append([places for places, _ in found_pairs])
+                labels.append([label for _, label in found_pairs])
             padded, mask = _pad(spans, 4, int)
             features["pair_spans"] = padded.reshape(*padded.shape[:2], 2, 2)
             features["pair_labels"] = np.where(mask == 1, _pad(labels, 1, int)[0][..., 0], -100)
