@@ -63,7 +63,8 @@ def faiss_nearest(
     if not names.exists():
         _build_faiss(store, paths, file, names)
     index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
-    index.nprobe = min(lists_to_search, index.nlist)
+    lists = faiss.extract_index_ivf(index)
+    lists.nprobe = min(lists_to_search, lists.nlist)
     scores, numbers = index.search(normalize(query[None], dim=-1).numpy(), top_k)
     of_number = json.loads(names.read_text())
     return [(of_number[n], float(score)) for n, score in zip(numbers[0], scores[0], strict=True) if n >= 0]
