@@ -28,12 +28,13 @@ from tests.common import ROOT
 # What each room may import. `models` stand alone; a published checkpoint runs without the rest.
 STREAM = {
     "_compat": set(),
+    "resampling": set(),
     "models": set(),
     "loading": {"models"},
     "data": {"loading", "models", "_compat"},
     "errors": {"data", "loading"},
-    "interpretation": {"data", "loading", "models"},
-    "evaluation": {"data", "interpretation", "loading", "models"},
+    "interpretation": {"data", "loading", "models", "resampling"},
+    "evaluation": {"data", "interpretation", "loading", "models", "resampling"},
     "pipelines": {"data", "interpretation", "loading", "models", "_compat"},
     "auto": {"_compat", "models", "pipelines"},
     "reports": {"data", "evaluation", "interpretation", "loading", "models", "pipelines"},

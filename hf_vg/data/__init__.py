@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .region_collators import ReferringCollator as ReferringCollator
     from .region_rows import RegionDataArguments as RegionDataArguments
     from .region_rows import load_grounded_images as load_grounded_images
+    from .region_rows import phrase_rows as phrase_rows
     from .region_rows import question_rows as question_rows
     from .region_rows import referring_rows as referring_rows
     from .region_rows import region_images as region_images
@@ -123,6 +124,7 @@ _MODULES = {
     "make_caption_pairs": "paraphrases",
     "one_caption_a_row": "captions",
     "open_image": "images",
+    "phrase_rows": "region_rows",
     "question_rows": "region_rows",
     "referring_rows": "region_rows",
     "region_images": "region_rows",

@@ -243,6 +243,29 @@ def referring_rows(
     return DatasetDict(images), _with_relative_boxes(images, rows)
 
 
+def phrase_rows(args: RegionDataArguments, split: str = "test", split_by: str = "unc") -> Dataset:
+    r"""
+    Images, and phrases with boxes, of one split: for [`evaluate_grounding`].
+
+    Args:
+        args ([`RegionDataArguments`]):
+            The dataset: `scenes`, `flickr30k_entities`, `refcoco`, `refcoco+` or `refcocog`.
+        split (`str`, *optional*, defaults to `"test"`):
+            `train`, `validation` or `test`; for referring expressions the names that the files have, such as `testA`.
+        split_by (`str`, *optional*, defaults to `"unc"`):
+            Whose splits of referring expressions to use. See [`load_referring`].
+    """
+    folders = _folders(args, ("flickr30k_entities", *REFERRING_DATASETS))
+    if folders is not None and args.dataset in REFERRING_DATASETS:
+        splits = load_referring(folders[0] / args.dataset, folders[1], split_by)
+    else:
+        splits = load_grounded_images(args)
+    if split not in splits:
+        raise ValueError(f"{args.dataset} has the splits {', '.join(map(repr, splits))}, and no {split!r}.")
+    rows = splits[split]
+    return rows if args.num_eval_images is None else rows.select(range(min(args.num_eval_images, len(rows))))
+
+
 def region_images(
     args: RegionDataArguments,
     images: Dataset,

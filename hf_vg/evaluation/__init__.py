@@ -12,9 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+from ..resampling import bootstrap
 from .captions import DocumentFrequencies, caption_metrics, caption_scores, document_frequencies, make_compute_metrics
 from .grounding import grounding_metrics, phrase_box_accuracy
-from .intervals import bootstrap, caption_intervals, grounding_intervals
+from .intervals import caption_intervals, grounding_intervals
+from .model_grounding import evaluate_grounding
 from .referring import referring_accuracy
 from .regions import answer_questions, resolve_expressions, vgp_metrics
 from .retrieval import retrieval_metrics, scene_arithmetic_metrics
@@ -36,6 +38,7 @@ __all__ = [
     "caption_scores",
     "concatenate_encoders",
     "document_frequencies",
+    "evaluate_grounding",
     "evaluate_sentence_task",
     "evaluate_sentences",
     "grounding_intervals",

@@ -13,12 +13,13 @@
 # limitations under the License.
 """Scores of captions and of where their nouns look, with confidence intervals."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..data.scene_grammar import caption_phrases
+from ..resampling import bootstrap, mean_intervals
 from .captions import (
     METRICS,
     OF_A_SET,
@@ -30,46 +31,6 @@ from .captions import (
 )
 from .grounding import GROUNDING_METRICS, boxes_in_view, grounding_rows
 from .tokenization import ptb_tokenize
-
-
-# Resampled sums that are in memory at a time.
-_SAMPLES_AT_A_TIME = 100
-
-
-def bootstrap(
-    statistics: np.ndarray,
-    score: Callable[[np.ndarray], np.ndarray],
-    samples: int = 1000,
-) -> np.ndarray:
-    r"""
-    Confidence intervals of scores of a set of images, by drawing sets as large from it with replacement.
-
-    Args:
-        statistics (`np.ndarray` of shape `(statistics, images)`):
-            What, summed over images, scores are computed from. Nothing else is looked at again, so that a thousand
-            sets take less than a second.
-        score (`Callable`):
-            Makes of sums of shape `(statistics, sets)` scores of shape `(scores, sets)`.
-        samples (`int`, *optional*, defaults to 1000):
-            Sets that are drawn.
-
-    Returns:
-        `np.ndarray` of shape `(scores, 2)`: Lower and upper ends, which hold the scores of 95% of the sets; of the
-        others, equally many are below and above.
-    """
-    statistics = np.asarray(statistics, dtype=np.float64)
-    images = statistics.shape[1]
-    if not images:
-        raise ValueError("There are no images to draw from.")
-    rng = np.random.default_rng(0)
-    scores = []
-    for start in range(0, samples, _SAMPLES_AT_A_TIME):
-        # How often each image is in each set.
-        counts = rng.multinomial(images, np.full(images, 1 / images), size=min(_SAMPLES_AT_A_TIME, samples - start))
-        scores.append(score(statistics @ counts.T.astype(np.float64)))
-    tail = 2.5
-    # A set without a single word to judge has no score, which is no number.
-    return np.nanpercentile(np.concatenate(scores, axis=1), [tail, 100 - tail], axis=1).T
 
 
 def caption_intervals(
@@ -192,17 +153,8 @@ def grounding_intervals(
     if not maps:
         return {}
     words = grounding_rows(maps, boxes, sizes)
-    statistics = np.zeros((1 + words.shape[1], len(rows)))
-    np.add.at(statistics.T, images, np.concatenate([np.ones((len(words), 1)), words], axis=1))
-
-    def score(sums: np.ndarray) -> np.ndarray:
-        return sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
-
-    ends = bootstrap(statistics, score, samples)
-    results = {
-        name: {"value": float(value), "low": float(low), "high": float(high)}
-        for name, value, (low, high) in zip(GROUNDING_METRICS, words.mean(axis=0), ends, strict=True)
-    }
+    intervals = mean_intervals(words, images, len(rows), samples)
+    results = dict(zip(GROUNDING_METRICS, intervals, strict=True))
     # The baselines stand beside what they are baselines of.
     order = sorted(results, key=lambda name: not name.startswith("pointing"))
     return {**{name: results[name] for name in order}, "words": {"value": len(words)}}

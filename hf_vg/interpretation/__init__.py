@@ -14,7 +14,9 @@
 
 from .bertviz import bertviz_arguments, location_names
 from .candidates import candidate_examples, caption_candidates
-from .figures import plot_attention, plot_candidates
+from .deletion import deletion_summary, deletion_test
+from .explainers import EXPLAINERS, explain_words
+from .figures import plot_attention, plot_candidates, plot_deletion
 from .html import explanation_html, save_html
 from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
@@ -23,6 +25,7 @@ from .word_attention import attention_maps, attention_of_generated, caption_exam
 
 
 __all__ = [
+    "EXPLAINERS",
     "attention_maps",
     "attention_of_generated",
     "attention_of_sentences",
@@ -31,7 +34,10 @@ __all__ = [
     "candidate_examples",
     "caption_candidates",
     "caption_examples",
+    "deletion_summary",
+    "deletion_test",
     "draw_regions",
+    "explain_words",
     "explanation_html",
     "find_regions",
     "ground_phrase",
@@ -39,6 +45,7 @@ __all__ = [
     "location_names",
     "plot_attention",
     "plot_candidates",
+    "plot_deletion",
     "plot_regions",
     "plot_sentence_attention",
     "region_examples",

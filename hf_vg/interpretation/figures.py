@@ -108,6 +108,38 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
     return figure
 
 
+def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
+    r"""
+    Draws how the probability of words falls as more of the image is hidden: by the maps of each explainer, at random,
+    and from the centre.
+
+    Args:
+        results (`Mapping[str, Mapping]`):
+            For the name of each explainer what [`deletion_test`] returned.
+        path (`str` or `Path`, *optional*):
+            Where to save the figure; its ending names the format.
+
+    Returns:
+        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+    """
+    figure, axes = axes_grid(1, 1, figsize=(5.5, 3.8))
+    axis = axes[0, 0]
+    axis.axis("on")
+    for name, result in results.items():
+        score = result["score"]
+        label = f"{drawable(name)}: {score['value']:.3f} ({score['low']:.3f} to {score['high']:.3f})"
+        axis.plot(100 * np.asarray(result["shares"]), result["probability"]["map"], marker="o", ms=3, label=label)
+    first = next(iter(results.values()))
+    for name, label, style in (("random", "at random", "--"), ("center", "the centre", ":")):
+        shares, curve = 100 * np.asarray(first["shares"]), first["probability"][name]
+        axis.plot(shares, curve, linestyle=style, color="gray", label=label)
+    axis.set(xlabel="hidden, % of the image", ylabel="probability of the word", ylim=(0, None))
+    axis.legend(fontsize=8, title="hidden first: score with interval", title_fontsize=8)
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return figure
+
+
 def drawable(text: str) -> str:
     """Text that a figure can show as it is: on one line, without lone surrogates, which no font has."""
     return str(text).replace("\n", " ").encode(errors="replace").decode()

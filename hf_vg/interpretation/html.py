@@ -27,6 +27,7 @@ import numpy as np
 from PIL import Image
 
 from ..data.files import atomic_write
+from .deletion import CURVES
 
 
 _TEMPLATE = Path(__file__).parent / "templates" / "explanation.html"
@@ -51,6 +52,7 @@ def explanation_html(
               `pipeline("image-to-text")` gives them with `return_attention=True`, or, with `head_attention`, by
               `return_attention="heads"`. `seen` says which part of the image the maps cover, as [`seen_box`] gives
               it; the whole by default.
+              `deletion`, of [`deletion_test`], shows beside them whether they are to be believed.
             - a text and regions: `image`, `words`, relative `boxes` and `attention` of shape `(words, boxes)`, as
               [`regions_of_words`] and [`region_examples`] give them, `head_attention` and `right` among them.
             - captions that were considered: `image` and `candidates`, as [`caption_candidates`] gives them.
@@ -110,6 +112,8 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
         _check(attention, (len(words), "height", "width"), index)
         packed["grid"] = attention.shape[1:]
         packed["seen"] = np.round(example.get("seen", (0.0, 0.0, 1.0, 1.0)), 4).tolist()
+        if "deletion" in example:
+            packed["deletion"] = _pack_deletion(example["deletion"], words, index)
     size = int(np.prod(attention.shape[1:]))
     views = attention.reshape(1, len(words), size)
     heads = example.get("head_attention")
@@ -126,6 +130,16 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
         count = with_mean.shape[0] * with_mean.shape[1]  # not -1, which a caption without words leaves open
         views = np.concatenate([views, with_mean.reshape(count, len(words), size)])
     return packed | _quantize(views, size)
+
+
+def _pack_deletion(result: Mapping[str, Any], words: Sequence[str], index: int) -> dict[str, Any]:
+    """The number of a deletion test, and the curves of all words together and of each word."""
+    tested = [word["word"] for word in result["words"]]
+    if tested != list(words):
+        raise ValueError(f"`deletion` of example {index} must be of its words, {list(words)}, got {tested}.")
+    curves = [[np.round(of[name], 4).tolist() for name in CURVES] for of in (result["probability"], *result["words"])]
+    score = [round(float(result["score"][end]), 4) for end in ("value", "low", "high")]
+    return {"score": score, "shares": np.round(result["shares"], 4).tolist(), "curves": curves}
 
 
 def _quantize(views: np.ndarray, size: int) -> dict[str, Any]:

@@ -68,8 +68,9 @@ class AttentionRecord:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         queries: str = "auto",
+        keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ):
-        self.config, self.family = model.config, family
+        self.config, self.family, self.keep = model.config, family, keep
         self.modules = _matching(model, family.attention, layers)
         self.patch_modules = _matching(model, family.patches) if family.patches else {}
         self.calls: list[AttentionCall] = []
@@ -134,18 +135,24 @@ class AttentionRecord:
         if module in self.patch_modules:
             (self.patches if self._is_open else self._embedded_patches)[self.patch_modules[module]] = attention
             return
-        if self._heads is not None:
-            attention = attention[:, self._heads.to(attention.device)]
-        if self._columns is not None:
-            # A sliding cache has dropped its first keys.
-            dropped = max(0, self._keys - attention.shape[-1])
-            columns = self._columns.to(attention.device) - dropped
-            columns = columns.repeat_interleave(len(attention) // len(columns), dim=0)  # beams
-            index = columns.clamp(min=0)[:, None, None].expand(-1, *attention.shape[1:3], -1)
-            attention = attention.gather(-1, index) * (columns >= 0)[:, None, None]
+        if self.keep is None:
+            if self._heads is not None:
+                attention = attention[:, self._heads.to(attention.device)]
+            attention = self.to_image(attention)
         if self._is_open:  # else gradient checkpointing computes it once more
             self.calls[-1].attention[self.modules[module]] = attention
             self.calls[-1].queries = queries
+
+    def to_image(self, attention: torch.Tensor) -> torch.Tensor:
+        """Of attention to all keys, that to image tokens: `(rows, heads, queries, image tokens)`."""
+        if self._columns is None:
+            return attention
+        # A sliding cache has dropped its first keys.
+        dropped = max(0, self._keys - attention.shape[-1])
+        columns = self._columns.to(attention.device) - dropped
+        columns = columns.repeat_interleave(len(attention) // len(columns), dim=0)  # beams
+        index = columns.clamp(min=0)[:, None, None].expand(-1, *attention.shape[1:3], -1)
+        return attention.gather(-1, index) * (columns >= 0)[:, None, None]
 
 
 @contextmanager
@@ -155,6 +162,7 @@ def record_attention(
     heads: Sequence[int] | None = None,
     queries: str = "auto",
     family: Family | None = None,
+    keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Iterator[AttentionRecord]:
     r"""
     Records the attention from words to image tokens while the model runs, at the memory cost of SDPA: probabilities
@@ -182,11 +190,15 @@ def record_attention(
             does in `generate`, and else all.
         family ([`Family`], *optional*):
             How the model looks at images, for a model that is not in the table of families.
+        keep (`Callable`, *optional*):
+            What to keep instead of the attention to the image, at the memory cost of eager attention: it takes the
+            attention of all heads and queries to all keys, and what it returns is recorded. The model computes its
+            output from the tensor that `keep` is given, so that the output can be differentiated by it.
     """
     if queries not in ("auto", "all", "last"):
         raise ValueError(f'`queries` must be "auto", "all" or "last", got {queries!r}.')
     family = family_of(model) if family is None else family
-    record = AttentionRecord(model, family, layers, heads, queries)
+    record = AttentionRecord(model, family, layers, heads, queries, keep)
     with ExitStack() as stack:
         writer = model.get_submodule(family.writer)
         if family.tokens is not None:
@@ -248,6 +260,9 @@ def _hook_attention(
     def hook(module: nn.Module, args: tuple, output: Any) -> None:
         if record.is_for_this_thread():
             attention = returned(output)
+            if record.keep is not None:
+                record.store(module, record.keep(attention), torch.arange(attention.shape[2]))
+                return
             queries = record.queries(attention.shape[2], attention.device)
             record.store(module, attention[:, :, queries], queries)
 
@@ -342,10 +357,16 @@ def _attend_and_record(
     output = attend(module, query, key, value, attention_mask, **kwargs)
     for record in _RECORDS.get(module, ()):
         if record.is_for_this_thread():
-            is_patch = module in record.patch_modules
-            length = query.shape[2]
-            queries = torch.arange(length, device=query.device) if is_patch else record.queries(length, query.device)
-            record.store(module, attention_of(module, query, key, attention_mask, queries, **kwargs), queries)
+            is_patch, length = module in record.patch_modules, query.shape[2]
+            wants_all = is_patch or record.keep is not None
+            queries = torch.arange(length, device=query.device) if wants_all else record.queries(length, query.device)
+            attention = attention_of(module, query, key, attention_mask, queries, **kwargs)
+            if record.keep is not None and not is_patch:
+                # The output is computed once more, so that it depends on what is kept.
+                value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+                output = ((attention @ value).transpose(1, 2).contiguous(), None)
+                attention = record.keep(attention)
+            record.store(module, attention, queries)
     return output
 
 

@@ -14,7 +14,17 @@
 """What a person reads of an evaluation: Markdown, HTML and JSON."""
 
 from .caption_report import escape_markdown, write_report
+from .grounding_table import grounding_table
 from .metrics import METRICS, Metric, metric_lines, metric_name, metric_text
 
 
-__all__ = ["METRICS", "Metric", "escape_markdown", "metric_lines", "metric_name", "metric_text", "write_report"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "escape_markdown",
+    "grounding_table",
+    "metric_lines",
+    "metric_name",
+    "metric_text",
+    "write_report",
+]

@@ -74,6 +74,8 @@ METRICS = {
     "pointing_random": Metric("the same, pointing at random"),
     "mass": Metric("share of a noun's attention in the box of its object", "accuracy"),
     "average_precision": Metric("average precision of nouns' maps", "mean_average_precision"),
+    "deletion": Metric("probability lost when what a word's map marks is hidden, beyond chance"),
+    "deletion_center": Metric("the same, beyond hiding the centre"),
     "words": Metric("nouns with boxes that were judged", None, _COUNT),
     "identification": Metric("caption-image matching accuracy", "accuracy"),
     "paraphrase": Metric("types of paraphrases", "accuracy"),

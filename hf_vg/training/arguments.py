@@ -30,6 +30,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..data.arguments import CaptionDataArguments, CaptionerDataArguments
+from ..data.region_rows import RegionDataArguments
 
 
 @dataclass
@@ -227,6 +228,46 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
     output_dir: str | None = field(
         default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
     )
+
+
+@dataclass
+class GroundingReportArguments(DryRunArguments, RegionDataArguments):
+    """What `recipes/evaluate_grounding.py` judges, and on what."""
+
+    checkpoint: str = field(
+        default="outputs/show_attend_tell_scenes",
+        metadata={"help": "The captioner or chat model: a folder, or a model of the Hub."},
+    )
+    split: str = field(
+        default="test",
+        metadata={"help": "`train`, `validation` or `test`; for RefCOCO a name of its files, such as `testA`."},
+    )
+    split_by: str = field(
+        default="unc", metadata={"help": "Whose splits of RefCOCO to use: `unc`, `google`, or `umd` for RefCOCOg."}
+    )
+    methods: list[str] = field(
+        default_factory=lambda: ["attention"],
+        metadata={"help": "Explainers to judge: any of attention, gradient, rollout and occlusion."},
+    )
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": "What a chat model is asked. By default to describe the image."},
+    )
+    captions_per_image: int = field(default=1, metadata={"help": "Captions to read of each image, at most."})
+    words: str | None = field(
+        default=None,
+        metadata={
+            "help": "Map of a phrase: that of its `last` word, or the mean of `all`. By default `last`, and `all` for "
+            "referring expressions.",
+            "choices": ["last", "all"],
+        },
+    )
+    deletion: bool = field(
+        default=False, metadata={"help": "Also hide what the maps mark, and measure how far words become less likely."}
+    )
+    batch_size: int = field(default=32, metadata={"help": "Images with hidden parts that are read at a time."})
+    num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
+    metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
 
 
 def parse_arguments(

@@ -34,6 +34,7 @@ from ..errors import told_in_one_sentence
 from ..loading import load_config
 from .arguments import (
     DryRunArguments,
+    GroundingReportArguments,
     ModelArguments,
     VgTrainingArguments,
     parse_arguments,
@@ -204,8 +205,8 @@ def check_paths(args: Any) -> None:
         path = values.get(name)
         if path is not None and not (Path(path).exists() or glob(str(path))):
             raise FileNotFoundError(f"--{name} {path}: there is no such file or folder.")
-    captions_or_regions = "captions" if isinstance(args, CaptionDataArguments) else "regions"
-    tasks = {"checkpoint": captions_or_regions, "space": "search", "model": "sentences"}
+    writes_captions = isinstance(args, (CaptionDataArguments, GroundingReportArguments))
+    tasks = {"checkpoint": "captions" if writes_captions else "regions", "space": "search", "model": "sentences"}
     for name in CHECKPOINTS:
         if isinstance(values.get(name), str):  # and not the fields of a new model
             try:

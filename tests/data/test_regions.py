@@ -26,6 +26,7 @@ from hf_vg.data import (
     LoadingReport,
     QuestionCollator,
     ReferringCollator,
+    RegionDataArguments,
     answer_vocabulary,
     caption_is_true,
     grounded_scenes,
@@ -36,6 +37,7 @@ from hf_vg.data import (
     load_scenes,
     load_vqa,
     make_caption_pairs,
+    phrase_rows,
     train_wordpiece_tokenizer,
 )
 from hf_vg.data import entities as entities_module
@@ -432,6 +434,24 @@ class TestVqa:
         assert vqa_accuracy(["yes", "no", "never"], answers) == pytest.approx(2 / 3)
         with pytest.raises(ValueError, match="got 1 for 3"):
             vqa_accuracy(["yes"], answers)
+
+
+def test_phrases_with_boxes_of_each_dataset(tmp_path):
+    rows = phrase_rows(RegionDataArguments(num_train_images=1, num_eval_images=2, image_size=32))
+    assert len(rows) == 2 and {"image", "captions", "boxes", "phrases"} <= set(rows.column_names)
+    folder, images = write_entities(tmp_path / "entities")
+    entities = RegionDataArguments("flickr30k_entities", data_dir=str(folder), images_dir=str(images))
+    assert phrase_rows(entities, "train")["image_id"][:] == ["100", "200"]
+    (tmp_path / "refcoco").mkdir()
+    TestReferring().write(tmp_path / "refcoco")
+    referring = RegionDataArguments(
+        "refcoco", data_dir=str(tmp_path), images_dir=str(tmp_path / "refcoco"), num_eval_images=1
+    )
+    assert phrase_rows(referring, "val")["expression"][:] == ["left man"]
+    with pytest.raises(ValueError, match="has the splits 'train', 'val', and no 'testA'"):
+        phrase_rows(referring, "testA")
+    with pytest.raises(ValueError, match="must be one of 'scenes', 'flickr30k_entities', 'refcoco'"):
+        phrase_rows(RegionDataArguments("vqa", data_dir="."))
 
 
 class TestReferring:

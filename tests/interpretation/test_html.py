@@ -93,6 +93,22 @@ def test_one_head_gives_no_choice():
     assert "layers" not in example and len(example["peaks"]) == 3
 
 
+def test_a_deletion_test_stands_beside_the_maps():
+    curve = {"map": [0.9, 0.2], "random": [0.9, 0.7], "center": [0.9, 0.5]}
+    result = {
+        "score": {"value": 0.5, "low": 0.4, "high": 0.61234},
+        "shares": [0.0, 0.5],
+        "probability": curve,
+        "words": [{"word": word, **curve, "map": [0.9, 0.1]} for word in CAPTION["words"]],
+    }
+    (example,) = Page(explanation_html({**CAPTION, "deletion": result})).examples
+    assert example["deletion"]["score"] == [0.5, 0.4, 0.6123] and example["deletion"]["shares"] == [0, 0.5]
+    assert example["deletion"]["curves"][0] == [[0.9, 0.2], [0.9, 0.7], [0.9, 0.5]]
+    assert example["deletion"]["curves"][3][0] == [0.9, 0.1] and len(example["deletion"]["curves"]) == 4
+    with pytest.raises(ValueError, match=r"must be of its words.*got \['a', 'red'\]"):
+        explanation_html({**CAPTION, "deletion": {**result, "words": result["words"][:2]}})
+
+
 def test_regions_and_sentences():
     shares = RNG.dirichlet(np.ones(2), size=3)
     boxes = [[0, 0, 1, 1], [0.25, 0.5, 0.75, 1]]
@@ -127,7 +143,7 @@ def test_file_is_small_and_written_whole(tmp_path):
     text = path.read_text(encoding="utf-8")
     assert "<h1>Dogs &amp; cats</h1>" in text
     small = {**CAPTION, "image": Image.new("RGB", (64, 64), "red")}
-    assert len(explanation_html(small)) < 16_000  # a byte a weight, before base64
+    assert len(explanation_html(small)) < 18_000  # a byte a weight, before base64
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,190 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Is a map to be believed? What it marks is hidden, and the word should become less likely."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.utils import ModelOutput
+
+from ..resampling import mean_intervals
+from .explainers import evaluation_mode, hidden_cells
+from .families import Family
+from .reading import Reading, readings
+
+
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
+CURVES = ("map", "random", "center")  # what decides which cells are hidden
+
+
+def deletion_test(
+    model: PreTrainedModel,
+    processor: ProcessorMixin | PreTrainedTokenizerBase,
+    inputs: Mapping[str, Any],
+    outputs: ModelOutput | torch.Tensor | Sequence[str],
+    maps: Sequence[Sequence[tuple[str, torch.Tensor]]],
+    shares: Sequence[float] = SHARES,
+    seeds: int = 5,
+    image: int = 0,
+    tiles: tuple[int, int] | None = None,
+    family: Family | None = None,
+    batch_size: int = 16,
+    samples: int = 1000,
+) -> dict[str, Any]:
+    r"""
+    Hides the cells of the image that the map of a word marks most, and measures how far the probability of the word
+    falls: against hiding equally many cells at random, and against hiding the centre of the image.
+
+    ```python
+    >>> maps = explain_words(model, processor, inputs, outputs, "gradient")
+    >>> deletion_test(model, processor, inputs, outputs, maps)["score"]
+    {'value': 0.31, 'low': 0.25, 'high': 0.37}
+    ```
+
+    The probability of a word is the product over its tokens, given the words before it (teacher forcing). Hidden
+    cells get the mean colour of the image, in the model's own pixel inputs: see [`HiddenCells`].
+
+    Args:
+        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
+            The model, and its processor or tokenizer.
+        inputs (`Mapping[str, Any]`), outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
+            As for [`explain_words`].
+        maps (`Sequence[Sequence[tuple[str, torch.Tensor]]]`):
+            For each sequence its words, each with a map of shape `(height, width)`: of [`explain_words`], of
+            [`word_maps`], or of your own.
+        shares (`Sequence[float]`, *optional*, defaults to 5, 10, 20, 30 and 50 percent):
+            How much of the image is hidden: `share * height * width` cells, rounded, but at least one.
+        seeds (`int`, *optional*, defaults to 5):
+            How many times cells are drawn at random.
+        image (`int`, *optional*, defaults to 0), tiles, family (*optional*):
+            As for [`explain_words`].
+        batch_size (`int`, *optional*, defaults to 16):
+            Hidden images per forward pass.
+        samples (`int`, *optional*, defaults to 1000):
+            Sets that are drawn for the confidence intervals.
+
+    Returns:
+        `dict[str, Any]`:
+
+        - **score** -- How much further the probability falls than at random, the mean over shares and words, with
+          `value`, `low` and `high`: the area between the two curves. Above 0 the map is better than chance. The
+          interval is over images; over words where there is only one image.
+        - **score_center** -- The same against hiding the centre.
+        - **shares** -- The shares that are hidden, 0 first.
+        - **probability** -- The curves: for `map`, `random` and `center`, the mean probability of words at each share.
+        - **words** -- For each word its `word`, the number of its `sequence` and of its `image` row, its `score`, and
+          `map`, `random` and `center`, its own curves.
+    """
+    words = []
+    with evaluation_mode(model):
+        for number, (reading, of_sequence) in enumerate(
+            zip(readings(model, processor, inputs, outputs, family), maps, strict=True)
+        ):
+            if len(of_sequence) != len(reading.words):
+                raise ValueError(
+                    f"Sequence {number} must have one map per word, got {len(of_sequence)} maps and "
+                    f"{len(reading.words)} words."
+                )
+            chosen = {place: word_map for place, (_, word_map) in enumerate(of_sequence)}
+            curves = word_curves(reading, chosen, shares, seeds, image, tiles, batch_size)
+            words += [{"sequence": number, "image": reading.row, **curve} for curve in curves]
+    return deletion_summary(words, shares, samples=samples)
+
+
+def deletion_summary(
+    words: Sequence[Mapping[str, Any]], shares: Sequence[float] = SHARES, samples: int = 1000
+) -> dict[str, Any]:
+    r"""
+    What [`deletion_test`] returns, of words that may be of several calls.
+
+    Args:
+        words (`Sequence[Mapping]`):
+            Words of [`word_curves`], each with the number of its `image`.
+        shares (`Sequence[float]`), samples (`int`):
+            As for [`deletion_test`].
+    """
+    if not words:
+        raise ValueError("There are no words to test.")
+    falls = np.array([[word["score"], word["score_center"]] for word in words])
+    score, score_center = mean_intervals(falls, [word["image"] for word in words], samples=samples)
+    return {
+        "score": score,
+        "score_center": score_center,
+        "shares": [0.0, *map(float, shares)],
+        "probability": {name: np.mean([word[name] for word in words], axis=0).tolist() for name in CURVES},
+        "words": list(words),
+    }
+
+
+def word_curves(
+    reading: Reading,
+    maps: Mapping[int, torch.Tensor],
+    shares: Sequence[float] = SHARES,
+    seeds: int = 5,
+    image: int = 0,
+    tiles: tuple[int, int] | None = None,
+    batch_size: int = 16,
+) -> list[dict[str, Any]]:
+    """
+    The probability of words as more is hidden: by their maps, at random, and from the centre. `maps` are by the number
+    of the word in the reading.
+    """
+    if not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"`shares` must be above 0 and at most 1, got {list(shares)}.")
+    if not maps:
+        return []
+    cells = hidden_cells(reading, tuple(next(iter(maps.values())).shape), image, tiles)
+    height, width = cells.grid
+    generator = torch.Generator().manual_seed(0)
+    orders = [torch.randperm(height * width, generator=generator) for _ in range(seeds)]
+    ys, xs = torch.meshgrid((torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij")
+    orders.append(_order(-((ys - 0.5) ** 2 + (xs - 0.5) ** 2), generator))
+    orders += [_order(torch.as_tensor(word_map), generator) for word_map in maps.values()]
+    counts = [max(1, round(share * height * width)) for share in shares]
+    hidden = torch.zeros(len(orders), len(shares), height * width, dtype=torch.bool)
+    for order, row in zip(orders, hidden, strict=True):
+        for count, variant in zip(counts, row, strict=True):
+            variant[order[:count]] = True
+    nothing = torch.zeros(1, height * width, dtype=torch.bool)
+    probabilities = cells.log_probabilities(torch.cat([nothing, hidden.flatten(0, 1)]), batch_size).exp().double()
+    shown, by_order = probabilities[0], probabilities[1:].unflatten(0, (len(orders), len(shares)))
+    found = []
+    for place, number in enumerate(maps):
+        # (orders, shares) of this word
+        at_random = by_order[:seeds, :, number].mean(dim=0)
+        center, by_map = by_order[seeds, :, number], by_order[seeds + 1 + place, :, number]
+        first = [shown[number].item()]
+        found.append(
+            {
+                "word": reading.words[number][0],
+                "score": (at_random - by_map).mean().item(),
+                "score_center": (center - by_map).mean().item(),
+                "map": first + by_map.tolist(),
+                "random": first + at_random.tolist(),
+                "center": first + center.tolist(),
+            }
+        )
+    return found
+
+
+def _order(weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Cells from the largest weight to the least. Equal ones come in any order, and not from the top left."""
+    shuffled = torch.randperm(weights.numel(), generator=generator)
+    return shuffled[weights.flatten()[shuffled].argsort(descending=True, stable=True)]
+
+
+__all__ = ["deletion_summary", "deletion_test"]

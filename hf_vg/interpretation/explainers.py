@@ -1,0 +1,247 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which part of the image a word was written for: four explainers with one return format."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.utils import ModelOutput
+
+from ..models.grounded_visual_bert.functional_grounded_visual_bert import attention_rollout
+from .families import Family
+from .hiding import HiddenCells
+from .reading import Reading, readings
+from .recording import AttentionRecord, record_attention
+from .word_maps import fold, grid_by_hand, layout_of
+
+
+EXPLAINERS = ("attention", "gradient", "rollout", "occlusion")
+
+
+def explain_words(
+    model: PreTrainedModel,
+    processor: ProcessorMixin | PreTrainedTokenizerBase,
+    inputs: Mapping[str, Any],
+    outputs: ModelOutput | torch.Tensor | Sequence[str],
+    method: str = "attention",
+    image: int = 0,
+    grid: tuple[int, int] | None = None,
+    tiles: tuple[int, int] | None = None,
+    family: Family | None = None,
+    batch_size: int = 16,
+) -> list[list[tuple[str, torch.Tensor]]]:
+    r"""
+    The words that were generated, each with a map of the image by one of four explainers.
+
+    ```python
+    >>> outputs = model.generate(**inputs)
+    >>> explain_words(model, processor, inputs, outputs, "gradient")[0]
+    [("a", tensor of shape (24, 24)), ("dog", ...), ...]
+    >>> explain_words(model, processor, inputs, ["a dog on the grass"], "occlusion")[0]
+    ```
+
+    The model reads each sequence once more, in one pass (teacher forcing). For tokens t of a word, A is the attention
+    of the query that predicts t to image tokens, for each layer that looks at the image and each head:
+
+    - `"attention"`: A, the mean over layers and heads. It is the same as [`word_maps`] of a record of `generate`.
+    - `"gradient"`: the positive part of A times the gradient of the word's log-probability with respect to A, the mean
+      over layers and heads. It says which attention made the word more likely.
+    - `"rollout"`: where image tokens are in the sequence of the text model, attention rollout (Abnar and Zuidema,
+      2020): the product, over layers, of (A' + I) / 2, where A' is the mean over heads of the attention among all
+      positions. Cross-attention to the image adds to a stream of words, so there each layer with attention A makes
+      (C + A) / 2 of what the layers below have gathered, C: the last layer counts 1/2, the one before 1/4, and so on.
+      What words gather from the words before them is left out.
+    - `"occlusion"`: how far the word's log-probability falls when a cell of the image is hidden, where it falls. It
+      needs no attention, and one reading per cell. See [`HiddenCells`] for what is hidden, and by what.
+
+    The log-probability of a word is the sum over its tokens. The maps of attention and rollout are means over its
+    tokens.
+
+    Args:
+        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
+            The model, and its processor or tokenizer.
+        inputs (`Mapping[str, Any]`):
+            What `generate` was called with.
+        outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
+            Of `generate`; or texts of your own, equally many for each row of the inputs, which are read as if the
+            model had written them.
+        method (`str`, *optional*, defaults to `"attention"`):
+            `"attention"`, `"gradient"`, `"rollout"` or `"occlusion"`.
+        image (`int`, *optional*, defaults to 0), tiles (`tuple[int, int]`, *optional*):
+            As for [`word_maps`].
+        grid (`tuple[int, int]`, *optional*):
+            Height and width of the grid of image tokens, where the family's own does not fit. For `"occlusion"` any
+            other grid, such as a coarser one, which is faster.
+        family ([`Family`], *optional*):
+            As for [`record_attention`].
+        batch_size (`int`, *optional*, defaults to 16):
+            Hidden cells per forward pass of `"occlusion"`.
+
+    Returns:
+        `list[list[tuple[str, torch.Tensor]]]`: For each sequence its words, each with a map of shape `(height, width)`
+        that is nowhere negative and sums to 1. Where nothing speaks for a word the map is zero.
+    """
+    if method not in EXPLAINERS:
+        raise ValueError(f"`method` must be one of {', '.join(map(repr, EXPLAINERS))}, got {method!r}.")
+    found = []
+    with evaluation_mode(model):
+        for reading in readings(model, processor, inputs, outputs, family):
+            maps = maps_of(reading, method, image, grid, tiles, batch_size)
+            found.append([(word, word_map) for (word, _), word_map in zip(reading.words, maps, strict=True)])
+    return found
+
+
+@contextmanager
+def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def maps_of(
+    reading: Reading,
+    method: str,
+    image: int = 0,
+    grid: tuple[int, int] | None = None,
+    tiles: tuple[int, int] | None = None,
+    batch_size: int = 16,
+) -> torch.Tensor:
+    """The maps of the words of a reading, of shape `(words, height, width)`."""
+    if not reading.words:
+        return torch.zeros(0, 1, 1)
+    if method == "occlusion":
+        maps = _occlusion(hidden_cells(reading, grid, image, tiles), batch_size)
+    else:
+        weights, record = {"attention": _attention, "gradient": _gradient, "rollout": _rollout}[method](reading)
+        layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, reading.inputs, 0, image, tiles)
+        maps = fold(weights.float(), layout)
+    return (maps / maps.sum(dim=(-2, -1), keepdim=True).clamp(min=1e-12)).cpu()
+
+
+def head_maps_of(
+    reading: Reading, image: int = 0, grid: tuple[int, int] | None = None, tiles: tuple[int, int] | None = None
+) -> torch.Tensor:
+    """What the maps of `"attention"` are the mean of: `(layers, heads, words, height, width)`."""
+    attention, record = attention_of_reading(reading)
+    weights = of_words(reading, attention)
+    layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, reading.inputs, 0, image, tiles)
+    return fold(weights.float(), layout).cpu()
+
+
+def hidden_cells(
+    reading: Reading,
+    grid: tuple[int, int] | None = None,
+    image: int = 0,
+    tiles: tuple[int, int] | None = None,
+) -> HiddenCells:
+    """The image of a reading in cells: by default those of its maps."""
+    attention, record = attention_of_reading(reading)
+    layout = layout_of(record, reading.inputs, 0, image, tiles)
+    if grid is None:
+        grid = max((tuple(places.shape) for places in layout), key=lambda shape: shape[0] * shape[1])
+    return HiddenCells(reading, grid, layout, attention.shape[-1], image)
+
+
+@torch.no_grad()
+def attention_of_reading(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
+    """The attention behind each token after the prompt, of shape `(layers, heads, tokens, patches)`."""
+    with record_attention(reading.model, queries="all", family=reading.family) as record:
+        reading.log_probabilities(reading.arguments())
+    attention = torch.stack([a[0] for a in record.calls[-1].attention.values()])
+    return through_patches(record, _predicting(reading, attention)), record
+
+
+def through_patches(record: AttentionRecord, weights: torch.Tensor) -> torch.Tensor:
+    """From weights of image tokens, `(..., image tokens)`, to those of patches, where the family tells them apart."""
+    if not record.patches:
+        return weights
+    # Where image tokens look, as the mean over layers and heads: (image tokens, patches)
+    return weights @ torch.stack([a[0].mean(dim=0) for a in record.patches.values()]).mean(dim=0)
+
+
+def _predicting(reading: Reading, rows: torch.Tensor) -> torch.Tensor:
+    """Of rows `(..., queries, keys)`, those of the queries that predict the tokens after the prompt."""
+    return rows[..., -reading.ids.shape[1] :, :][..., reading.prompt_length - 1 : -1, :]
+
+
+def of_words(reading: Reading, tokens: torch.Tensor) -> torch.Tensor:
+    """From weights of tokens, `(..., tokens, columns)`, to those of words: the means over their pieces."""
+    return torch.stack([tokens[..., pieces, :].mean(dim=-2) for _, pieces in reading.words], dim=-2)
+
+
+# Each explainer returns weights of shape (words, patches), and the record that tells how patches lie on the image.
+
+
+def _attention(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
+    attention, record = attention_of_reading(reading)
+    return of_words(reading, attention.mean(dim=(0, 1))), record
+
+
+def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
+    frozen = [p for p in reading.model.parameters() if not p.requires_grad and p.is_floating_point()]
+    for parameter in frozen:  # attention has a gradient only where something below it has one
+        parameter.requires_grad_(True)
+    try:
+        with (
+            torch.enable_grad(),
+            record_attention(reading.model, family=reading.family, keep=lambda attention: attention) as record,
+        ):
+            words = reading.of_words(reading.log_probabilities(reading.arguments()))[0]
+            layers = list(record.calls[-1].attention.values())
+            found = []
+            for word, (_, pieces) in zip(words, reading.words, strict=True):
+                gradients = torch.autograd.grad(word, layers, retain_graph=True, materialize_grads=True)
+                products = [(g * a.detach()).clamp(min=0) for g, a in zip(gradients, layers, strict=True)]
+                relevance = torch.stack([record.to_image(product)[0].mean(dim=0) for product in products]).mean(dim=0)
+                found.append(_predicting(reading, relevance)[pieces].mean(dim=0))
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    return through_patches(record, torch.stack(found)).detach(), record
+
+
+@torch.no_grad()
+def _rollout(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
+    if reading.family.columns is None:
+        attention, record = attention_of_reading(reading)
+        gathered = torch.zeros_like(attention[0, 0])
+        for layer in attention.mean(dim=1):
+            gathered = (gathered + layer) / 2
+        return of_words(reading, gathered), record
+    # All positions look at all positions, so only the mean over heads is kept of each layer.
+    with record_attention(
+        reading.model, family=reading.family, keep=lambda attention: attention.mean(dim=1, keepdim=True)
+    ) as record:
+        reading.log_probabilities(reading.arguments())
+    (rolled,) = attention_rollout(tuple(record.calls[-1].attention.values()), layers=[-1])  # (1, length, length)
+    rows = _predicting(reading, record.to_image(rolled[:, None])[0, 0])
+    return of_words(reading, through_patches(record, rows)), record
+
+
+def _occlusion(cells: HiddenCells, batch_size: int) -> torch.Tensor:
+    height, width = cells.grid
+    hidden = torch.eye(1 + height * width, height * width, dtype=torch.bool).roll(1, dims=0)  # at first nothing
+    words = cells.log_probabilities(hidden, batch_size)
+    falls = (words[0] - words[1:]).clamp(min=0)  # (cells, words)
+    return falls.T.unflatten(1, (height, width))
+
+
+__all__ = ["EXPLAINERS", "explain_words"]
