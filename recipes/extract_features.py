@@ -28,6 +28,7 @@ features with `--features outputs/features`, and would compute them in the same 
 
 from pathlib import Path
 
+import torch
 from datasets import concatenate_datasets
 
 from hf_vg.data import extract_features, load_backbone, load_caption_data
@@ -50,6 +51,7 @@ def main():
         batch_size=args.batch_size,
         num_workers=args.num_workers,
         strict=args.strict,
+        dtype=getattr(torch, args.features_dtype),
     )
     shape = tuple(next(iter(cache.values())).shape)
     place = "" if args.dry_run else f" in {cache.folder}"

@@ -21,8 +21,11 @@ With no arguments it trains on the expressions of scenes, a micro-world that is 
 To start from a model whose attention was supervised, or to train on RefCOCO, RefCOCO+ or RefCOCOg:
 
     accelerate launch --quiet recipes/finetune_referring.py --checkpoint outputs/vgp_rollout_scenes
-    accelerate launch --quiet recipes/finetune_referring.py --config recipes/configs/referring_refcoco+.yaml \
+    accelerate launch --quiet recipes/finetune_referring.py \
+        --config recipes/configs/paper/referring_ground_truth.yaml \
         --checkpoint outputs/vgp_rollout --data_dir refer/data --images_dir coco/train2014
+
+With `--detections` regions are those that a detector found, as published, and not the annotated objects.
 """
 
 from pathlib import Path
@@ -51,7 +54,7 @@ def main():
     say = PartialState().print
 
     say("\n[1/3] Reading images and expressions")
-    images, rows = referring_rows(args, args.split_by, args.test_split)
+    images, rows = referring_rows(args, args.split_by, args.test_split, args.detections)
     model, processor = build_grounded_visual_bert(
         args, GroundedVisualBertForReferringExpression, rows["train"]["expression"]
     )

@@ -21,8 +21,10 @@ With no arguments it trains on the questions of scenes, a micro-world that is ma
 To start from a model whose attention was supervised, or to train on VQA v2:
 
     accelerate launch --quiet recipes/finetune_vqa.py --checkpoint outputs/vgp_rollout_scenes
-    accelerate launch --quiet recipes/finetune_vqa.py --config recipes/configs/vqa_v2.yaml \
-        --checkpoint outputs/vgp_rollout --data_dir vqa --images_dir coco
+    accelerate launch --quiet recipes/finetune_vqa.py --config recipes/configs/paper/vqa_v2.yaml \
+        --checkpoint outputs/vgp_rollout --data_dir vqa --images_dir coco --detections trainval_36.tsv
+
+Regions of VQA's images are taken from published detections, found by `--detector`, or a grid.
 """
 
 from pathlib import Path
@@ -51,7 +53,7 @@ def main():
     say = PartialState().print
 
     say("\n[1/3] Reading images and questions")
-    images, rows = question_rows(args, args.detector)
+    images, rows = question_rows(args, args.detector, args.detections, args.max_regions)
     answers = answer_vocabulary(rows["train"]["answers"], args.num_answers)
     model, processor = build_grounded_visual_bert(
         args,

@@ -49,6 +49,7 @@ from hf_vg.training import (
     VgTrainer,
     VgTrainingArguments,
     encode_rows,
+    initialize_scnlm,
     print_next_steps,
     run_recipe,
     run_training,
@@ -87,6 +88,8 @@ def main():
         tags=inventory,
         **args.model,
     )
+    if args.glove is not None:
+        say(initialize_scnlm(model, tokenizer, args.glove))
     model.to(training_args.device)
     space = EmbeddingSpace(model.model, processor)
     rows = {}

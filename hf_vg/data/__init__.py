@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .captions import one_caption_a_row as one_caption_a_row
     from .collators import CaptionCollator as CaptionCollator
     from .collators import PairCollator as PairCollator
+    from .detections import load_detections as load_detections
     from .entities import entities_of as entities_of
     from .entities import grounded_scenes as grounded_scenes
     from .entities import load_flickr30k_entities as load_flickr30k_entities
@@ -114,6 +115,7 @@ _MODULES = {
     "load_caption_data": "caption_rows",
     "load_caption_stream": "caption_rows",
     "load_captions": "captions",
+    "load_detections": "detections",
     "load_flickr30k_entities": "entities",
     "load_grounded_images": "region_rows",
     "load_paraphrases": "paraphrases",

@@ -20,6 +20,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset, DatasetDict, Features, Image, List, Value, get_dataset_split_names
 from PIL.ImageOps import mirror
 from tqdm.auto import tqdm
@@ -289,5 +290,11 @@ def _features_of(
     if not model.config.freeze_backbone:
         raise ValueError("`features` need a frozen backbone: set `--model.freeze_backbone true`.")
     return extract_features(
-        rows, backbone_of(model), processor.image_processor, args.features, strict=args.strict, **options
+        rows,
+        backbone_of(model),
+        processor.image_processor,
+        args.features,
+        strict=args.strict,
+        dtype=getattr(torch, args.features_dtype),
+        **options,
     )

@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, pipeline
 
 from ..models.grounded_visual_bert import GroundedVisualBertProcessor
 from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
+from .detections import load_detections
 from .entities import GROUNDED_FEATURES, grounded_scenes, load_flickr30k_entities
 from .feature_extraction import backbone_of, extract_features
 from .features import undecoded
@@ -182,7 +183,9 @@ def rows_to_draw(rows: Dataset, number: int) -> list[dict[str, Any]]:
     return [max(part, key=lambda row: min(len(row["phrases1"]), 2)) for part in parts]
 
 
-def question_rows(args: RegionDataArguments, detector: str | None = None) -> tuple[DatasetDict, DatasetDict]:
+def question_rows(
+    args: RegionDataArguments, detector: str | None = None, detections: str | None = None, max_regions: int = 36
+) -> tuple[DatasetDict, DatasetDict]:
     r"""
     Images, and questions about them, for each split.
 
@@ -190,9 +193,15 @@ def question_rows(args: RegionDataArguments, detector: str | None = None) -> tup
         args ([`RegionDataArguments`]):
             The dataset: `scenes` or `vqa`.
         detector (`str`, *optional*):
-            Object detector that finds the regions of VQA's images. Without one they are a grid.
+            Object detector that finds the regions of VQA's images.
+        detections (`str`, *optional*):
+            File or folder of published detections, see [`load_detections`]. With neither, regions are a grid.
+        max_regions (`int`, *optional*, defaults to 36):
+            The most regions of an image; those of the highest scores are kept.
     """
-    folders = _folders(args, ("vqa",))
+    if detector is not None and detections is not None:
+        raise ValueError("`detector` finds regions and `detections` has them: give one of the two.")
+    folders = _folders(args, ("vqa",), detections)
     if folders is None:
         return _scene_rows(
             args,
@@ -202,6 +211,7 @@ def question_rows(args: RegionDataArguments, detector: str | None = None) -> tup
         )
     data_dir, images_dir = folders
     images, rows = {}, {}
+    found = load_detections(detections, max_regions) if detections is not None else None
     for split, name in zip(SPLITS, ("train2014", "val2014", "val2014"), strict=True):
         table = load_vqa(
             data_dir / f"v2_OpenEnded_mscoco_{name}_questions.json",
@@ -209,12 +219,16 @@ def question_rows(args: RegionDataArguments, detector: str | None = None) -> tup
             images_dir / name,
         )
         images[split], rows[split] = _one_row_per_image(args, split, table, ("question", "answers"))
-        images[split] = _add_regions(images[split], detector)
+        if found is not None:
+            boxes = _boxes_of(images[split], found, detections)
+            images[split] = images[split].add_column("boxes", boxes, feature=GROUNDED_FEATURES["boxes"])
+        else:
+            images[split] = _add_regions(images[split], detector, max_regions)
     return DatasetDict(images), DatasetDict(rows)
 
 
 def referring_rows(
-    args: RegionDataArguments, split_by: str = "unc", test_split: str = "testA"
+    args: RegionDataArguments, split_by: str = "unc", test_split: str = "testA", detections: str | None = None
 ) -> tuple[DatasetDict, DatasetDict]:
     r"""
     Images, and expressions that refer to one of their objects, for each split. The `box` of an expression is relative.
@@ -226,8 +240,11 @@ def referring_rows(
             Whose splits to use. See [`load_referring`].
         test_split (`str`, *optional*, defaults to `"testA"`):
             The split to test on.
+        detections (`str`, *optional*):
+            File or folder of published detections, see [`load_detections`]: regions to choose from in validation and
+            test, and in training beside the annotated objects. Without it regions are the annotated objects.
     """
-    folders = _folders(args, REFERRING_DATASETS)
+    folders = _folders(args, REFERRING_DATASETS, detections)
     if folders is None:
         images, rows = _scene_rows(
             args, "referring", lambda referred: {"expression": referred["expression"], "box": referred["box"]}
@@ -236,10 +253,17 @@ def referring_rows(
     data_dir, images_dir = folders
     splits = load_referring(data_dir / args.dataset, images_dir, split_by)
     images, rows = {}, {}
+    found = load_detections(detections) if detections is not None else None
     for split, name in zip(SPLITS, ("train", "val", test_split), strict=True):
         if name not in splits:
             raise ValueError(f"{args.dataset} by {split_by} has the splits {list(splits)}, and no {name!r}.")
         images[split], rows[split] = _one_row_per_image(args, split, splits[name], ("expression", "box"))
+        if found is not None:
+            boxes = _boxes_of(images[split], found, detections)
+            if split == "train":
+                boxes = [mine + annotated for mine, annotated in zip(boxes, images[split]["boxes"], strict=True)]
+            feature = images[split].features["boxes"]
+            images[split] = images[split].remove_columns("boxes").add_column("boxes", boxes, feature=feature)
     return DatasetDict(images), _with_relative_boxes(images, rows)
 
 
@@ -304,9 +328,12 @@ def region_images(
     return cache.attach(relative, columns=("boxes", "image") if keep_images else ("boxes",))
 
 
-def _folders(args: RegionDataArguments, published: tuple[str, ...]) -> tuple[Path, Path] | None:
-    """The folders of the data and of its images; `None` for scenes, for which none may be given."""
-    given = [name for name in ("data_dir", "images_dir") if getattr(args, name) is not None]
+def _folders(
+    args: RegionDataArguments, published: tuple[str, ...], detections: str | None = None
+) -> tuple[Path, Path] | None:
+    """The folders of the data and of its images; `None` for scenes, for which no files may be given."""
+    files = {"data_dir": args.data_dir, "images_dir": args.images_dir, "detections": detections}
+    given = [name for name, path in files.items() if path is not None]
     if args.dataset == "scenes":
         if given:
             raise ValueError(
@@ -375,12 +402,21 @@ def _one_row_per_image(
     return table.select(first), Dataset.from_list(rows)
 
 
-def _add_regions(images: Dataset, detector: str | None) -> Dataset:
+def _boxes_of(images: Dataset, found: Mapping[str, list], source: str | None) -> list[list]:
+    missing = [image_id for image_id in images["image_id"] if image_id not in found]
+    if missing:
+        raise ValueError(
+            f"{source} has no boxes for {len(missing):,} of {len(images):,} images, the first is {missing[0]}."
+        )
+    return [found[image_id] for image_id in images["image_id"]]
+
+
+def _add_regions(images: Dataset, detector: str | None, max_regions: int) -> Dataset:
     """Adds `boxes` in pixels: those of an object detector, or a grid."""
     find = pipeline("object-detection", model=detector) if detector is not None else None
     propose = GroundedVisualBertProcessor.propose_regions
     pictures = (row["image"] for row in tqdm(undecoded(images), desc="Finding regions", unit="image"))
-    boxes = [propose(open_image(picture), find)[0] for picture in pictures]
+    boxes = [propose(open_image(picture), find, max_regions)[0] for picture in pictures]
     return images.add_column("boxes", boxes, feature=GROUNDED_FEATURES["boxes"])
 
 

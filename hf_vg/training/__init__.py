@@ -49,7 +49,15 @@ from .images import build_image_processor
 from .running import print_next_steps, run_recipe, run_training, start_recipe
 from .self_critical import SelfCriticalTrainer, cider_reward
 from .trainer import VgTrainer, use_all_cores
-from .vse import RetrievalArguments, ScnlmArguments, VseArguments, build_vse, encode_rows, vse_metrics
+from .vse import (
+    RetrievalArguments,
+    ScnlmArguments,
+    VseArguments,
+    build_vse,
+    encode_rows,
+    initialize_scnlm,
+    vse_metrics,
+)
 
 
 __all__ = [
@@ -84,6 +92,7 @@ __all__ = [
     "caption_scorer",
     "cider_reward",
     "encode_rows",
+    "initialize_scnlm",
     "load_captioner",
     "parse_arguments",
     "retrieval_vectors",

@@ -96,6 +96,11 @@ class QuestionArguments(GroundedVisualBertArguments):
         default=None,
         metadata={"help": "Object detector that finds the regions of VQA's images. Without one they are a grid."},
     )
+    detections: str | None = field(
+        default=None,
+        metadata={"help": "Published detections to take the regions from: a .json or .tsv file, or a folder of them."},
+    )
+    max_regions: int = field(default=36, metadata={"help": "The most regions of an image that was detected in."})
 
 
 @dataclass
@@ -104,6 +109,13 @@ class ReferringArguments(GroundedVisualBertArguments):
 
     split_by: str = field(default="unc", metadata={"help": "Whose splits to use: unc, google or umd."})
     test_split: str = field(default="testA", metadata={"help": "The split to test on."})
+    detections: str | None = field(
+        default=None,
+        metadata={
+            "help": "Published detections to choose from, such as MAttNet's: a .json or .tsv file, or a folder of "
+            "them. By default the annotated objects."
+        },
+    )
 
 
 def build_grounded_visual_bert(

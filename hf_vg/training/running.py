@@ -63,7 +63,7 @@ DRY_RUN = {
     "push_to_hub": "false",
 }  # fmt: skip
 # Arguments of recipes that name what must be there before anything is computed, and what is written.
-INPUT_PATHS = ("data_dir", "eval_data_dir", "images_dir", "entities_dir", "paraphrases_dir", "glove")
+INPUT_PATHS = ("data_dir", "eval_data_dir", "images_dir", "entities_dir", "paraphrases_dir", "glove", "detections")
 CHECKPOINTS = ("checkpoint", "space", "model", "backbone", "text_model", "detector")
 OUTPUT_FOLDERS = ("output_dir", "features")
 OUTPUT_FILES = ("metrics_file", "output", "universal_cache")

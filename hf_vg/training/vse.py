@@ -14,20 +14,21 @@
 """Joint spaces of images and sentences, made from a recipe's arguments."""
 
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import ClassVar
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.arguments import CaptionDataArguments
 from ..data.feature_extraction import extract_features
-from ..data.glove import initialize_from_glove
+from ..data.glove import GloveReport, initialize_from_glove
 from ..data.processes import process_state
 from ..data.tokenizers import special_token_fields
 from ..evaluation.retrieval import retrieval_metrics
-from ..models.vse_scnlm import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
+from ..models.vse_scnlm import VseScnlmConfig, VseScnlmForConditionalGeneration, VseScnlmModel, VseScnlmProcessor
 from ..pipelines import EmbeddingSpace
 from .arguments import DryRunArguments, ModelArguments, SentenceEncoderArguments
 from .images import build_image_processor, config_fields, fill_backbone
@@ -66,6 +67,13 @@ class ScnlmArguments(ModelArguments, CaptionDataArguments):
     tagger: str = field(
         default="scenes",
         metadata={"help": "`scenes` for captions of scenes, or the name of any spaCy pipeline with a tagger."},
+    )
+    glove: str | None = field(
+        default=None,
+        metadata={
+            "help": "Word vectors in GloVe's text format, of `model.word_size` numbers: start from their factors, and "
+            "all else as the authors' code for the nearest model does."
+        },
     )
     max_caption_words: int | None = field(default=None, metadata={"help": "Captions of more words are left out."})
     num_sentences: int = field(default=5000, metadata={"help": "Training sentences whose vectors are kept."})
@@ -112,6 +120,48 @@ def build_vse(args: VseArguments, tokenizer: PreTrainedTokenizerBase) -> tuple[V
     return model, VseScnlmProcessor(build_image_processor(args), tokenizer)
 
 
+@torch.no_grad()
+def initialize_scnlm(
+    model: VseScnlmForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, glove: str | PathLike
+) -> GloveReport:
+    r"""
+    Starts the SC-NLM as the authors' code starts the nearest model, the multiplicative log-bilinear one: W_fk and W_fv
+    are the truncated singular value decomposition of word vectors, C and W_fd are drawn from N(0, 0.01), T^(j) and T_u
+    are Xavier, and biases are zero.
+
+    Args:
+        model ([`VseScnlmForConditionalGeneration`]):
+            Its decoder is changed, and its space is not.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Says which row belongs to which word.
+        glove (`str` or `PathLike`):
+            A file in GloVe's text format, with vectors of `config.word_size` numbers.
+
+    Returns:
+        [`GloveReport`]: The words found and missing.
+    """
+    decoder, config = model.decoder, model.config
+    rank = min(config.word_size, config.vocab_size)
+    if config.num_factors > rank:
+        raise ValueError(
+            f"{config.vocab_size:,} word vectors of {config.word_size} numbers have {rank} factors: set `num_factors` "
+            f"to at most {rank}, got {config.num_factors}."
+        )
+    words = torch.nn.Embedding(config.vocab_size, config.word_size)
+    report = initialize_from_glove(words, tokenizer, glove)
+    left, values, right = torch.linalg.svd(words.weight, full_matrices=False)  # E is (W_fk)^T W_fv, transposed
+    roots = values[: config.num_factors].sqrt()
+    decoder.lm_head.weight.copy_(left[:, : config.num_factors] * roots)
+    decoder.factor_context.weight.copy_(right[: config.num_factors] * roots[:, None])
+    for layer in (decoder.context, decoder.factor_attribute):
+        torch.nn.init.normal_(layer.weight, std=0.01)
+    for transform in (*decoder.structure.weight.split(config.hidden_size), decoder.content.weight):
+        torch.nn.init.xavier_uniform_(transform)
+    for bias in (decoder.lm_head.bias, decoder.content.bias):
+        torch.nn.init.zeros_(bias)
+    return report
+
+
 def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSpace, batch_size: int) -> torch.Tensor:
     r"""
     The vectors of a dataset's images, by way of cached features if the arguments name a cache.
@@ -131,7 +181,12 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSp
         if not isinstance(space.model, VseScnlmModel):
             raise ValueError("--features are those of a vse_scnlm's backbone. Leave it out for other models.")
         cache = extract_features(
-            dataset, space.model.image_encoder.backbone, space.processor.image_processor, args.features, pooling="mean"
+            dataset,
+            space.model.image_encoder.backbone,
+            space.processor.image_processor,
+            args.features,
+            pooling="mean",
+            dtype=getattr(torch, args.features_dtype),
         )
         images = torch.stack([row["image_features"].float() for row in cache.attach(dataset, columns=())])
     return space.encode_images(images, batch_size)

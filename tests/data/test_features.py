@@ -125,6 +125,22 @@ def test_pooled_vectors(dataset, backbone, image_processor, tmp_path):
         extract_features(dataset, backbone, image_processor, tmp_path, pooling="max")
 
 
+def test_bfloat16_is_nearly_equal_and_has_a_folder_of_its_own(dataset, backbone, image_processor, tmp_path):
+    cache, _ = extract(dataset, backbone, image_processor, tmp_path)
+    half, computed = extract(dataset, backbone, image_processor, tmp_path, dtype=torch.bfloat16)
+    assert computed == NUM_IMAGES and half.folder != cache.folder
+    exact, rough = (torch.stack([row["image_features"] for row in c.attach(dataset)]).float() for c in (cache, half))
+    assert not torch.equal(exact, rough)  # it was computed in the other precision
+    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.02)
+    assert next(backbone.parameters()).dtype == torch.float32  # the model itself stays as it was
+
+
+def test_the_backbone_can_be_trained_afterwards(dataset, backbone, image_processor, tmp_path):
+    extract(dataset, backbone, image_processor, tmp_path)
+    backbone(torch.randn(1, 3, 16, 16)).feature_maps[-1].sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
 def test_fc7_of_a_classifier_is_a_vector(dataset, image_processor, tmp_path):
     torch.manual_seed(0)
     config = VggConfig(depths=[1, 1], hidden_sizes=[4, 8], fc_size=6)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, ResNetConfig
 
+from hf_vg import VseScnlmConfig, VseScnlmModel
 from hf_vg.models.image_encoder import ImageEncoder
 from hf_vg.models.vgg import VggConfig
 
@@ -66,6 +67,20 @@ def encoder(pooled: bool = False, **fields) -> ImageEncoder:
 
 def trainable(model: torch.nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_fc7_is_a_vector_of_an_image_and_is_saved_with_the_model(tmp_path):
+    torch.manual_seed(0)
+    backbone = vgg(fc_size=7, out_features=["fc7"])
+    model = VseScnlmModel(VseScnlmConfig(backbone_config=backbone, feature_size=7, hidden_size=8, vocab_size=9)).eval()
+    model.save_pretrained(tmp_path)
+    loaded = VseScnlmModel.from_pretrained(tmp_path)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        features = model.image_encoder(images)
+        assert features.shape == (2, 7) and features.any()
+        assert torch.equal(features, model.image_encoder.backbone(images).feature_maps[-1].flatten(1))
+        torch.testing.assert_close(loaded.image_encoder(images), features)
 
 
 @pytest.mark.parametrize("backbone", [vgg, resnet])

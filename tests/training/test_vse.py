@@ -18,8 +18,16 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer, vse_rows
-from hf_vg.training import VgTrainer, VgTrainingArguments, VseArguments, build_vse, parse_arguments
+from hf_vg import VseScnlmForConditionalGeneration
+from hf_vg.data import PairCollator, initialize_from_glove, load_scenes, train_word_tokenizer, vse_rows
+from hf_vg.training import (
+    VgTrainer,
+    VgTrainingArguments,
+    VseArguments,
+    build_vse,
+    initialize_scnlm,
+    parse_arguments,
+)
 from tests.common import ROOT
 from tests.models.test_modeling_vse_scnlm import VseScnlmModel, tiny_config, tiny_inputs
 
@@ -109,3 +117,41 @@ def test_configs_scale_with_the_loss(name, tmp_path):
     pairs = training_args.per_device_train_batch_size * args.captions_per_image
     assert training_args.max_grad_norm * pairs == pytest.approx(2.0)
     assert training_args.adam_epsilon * pairs == pytest.approx(1e-8)
+
+
+class TestStartOfTheScnlm:
+    words = "a red blue green circle square above".split()
+
+    def start(self, folder, **sizes):
+        tokenizer = train_word_tokenizer([" ".join(self.words)])
+        vectors = torch.randn(len(self.words), 6, generator=torch.Generator().manual_seed(0)).tolist()
+        lines = [f"{word} {' '.join(map(str, vector))}" for word, vector in zip(self.words, vectors, strict=True)]
+        (folder / "glove.txt").write_text("\n".join(lines) + "\n")
+        config = tiny_config(vocab_size=len(tokenizer), word_size=6, **{"num_factors": 4, **sizes})
+        model = VseScnlmForConditionalGeneration(config)
+        torch.manual_seed(1)
+        return model, tokenizer, initialize_scnlm(model, tokenizer, folder / "glove.txt")
+
+    def test_words_are_the_nearest_product_of_factors(self, tmp_path):
+        model, tokenizer, report = self.start(tmp_path)
+        assert sorted(report.found) == sorted(self.words)
+        torch.manual_seed(1)
+        words = torch.nn.Embedding(len(tokenizer), 6)
+        initialize_from_glove(words, tokenizer, tmp_path / "glove.txt")
+        left, values, right = torch.linalg.svd(words.weight.detach(), full_matrices=False)
+        nearest = left[:, :4] @ torch.diag(values[:4]) @ right[:4]
+        decoder = model.decoder
+        torch.testing.assert_close(decoder.lm_head.weight @ decoder.factor_context.weight, nearest)
+
+    def test_the_rest_is_that_of_the_authors_code(self, tmp_path):
+        decoder = self.start(tmp_path)[0].decoder
+        assert decoder.context.weight.std().item() == pytest.approx(0.01, rel=0.3)
+        assert decoder.factor_attribute.weight.std().item() == pytest.approx(0.01, rel=0.5)
+        size = decoder.content.weight.shape[0]
+        for weight in (*decoder.structure.weight.split(size), decoder.content.weight):
+            assert 0.5 * (3 / size) ** 0.5 < weight.abs().max() <= (3 / size) ** 0.5  # Xavier, of a square matrix
+        assert not decoder.lm_head.bias.any() and not decoder.content.bias.any()
+
+    def test_there_must_be_as_many_factors(self, tmp_path):
+        with pytest.raises(ValueError, match="vectors of 6 numbers have 6 factors: set `num_factors` to at most 6"):
+            self.start(tmp_path, num_factors=7)

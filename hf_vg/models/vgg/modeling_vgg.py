@@ -77,14 +77,13 @@ class VggStage(nn.Module):
 class VggFullyConnected(nn.Module):
     """One of fc6 and fc7: a linear layer over the whole map, ReLU. Its output is a map of one location."""
 
-    def __init__(self, config: VggConfig, in_features: int, dropout: float):
+    def __init__(self, config: VggConfig, in_features: int):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(in_features, config.fc_size)
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        hidden_states = self.linear(self.dropout(hidden_states.flatten(1)))
+        hidden_states = self.linear(hidden_states.flatten(1))
         return self.activation(hidden_states)[:, :, None, None]
 
 
@@ -135,10 +134,12 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
         # fc6 alone has 103 million weights at the published width, which captioners do not need.
         # CODEPATH: the published classifiers have both layers, networks of convolutions neither.
         if config.out_features[-1] in ("fc6", "fc7"):
+            self.last_pool = nn.MaxPool2d(kernel_size=2, stride=2)
             # fc6 sees 7 x 7 locations whatever the size of the image, as in torchvision.
-            self.last_pool = nn.Sequential(nn.MaxPool2d(2, 2), nn.AdaptiveAvgPool2d(POOLED_SIZE))
-            self.fc6 = VggFullyConnected(config, config.hidden_sizes[-1] * POOLED_SIZE**2, dropout=0.0)
-            self.fc7 = VggFullyConnected(config, config.fc_size, dropout=DROPOUT)
+            self.resize = nn.AdaptiveAvgPool2d(POOLED_SIZE)
+            self.fc6 = VggFullyConnected(config, config.hidden_sizes[-1] * POOLED_SIZE**2)
+            self.dropout = nn.Dropout(DROPOUT)
+            self.fc7 = VggFullyConnected(config, config.fc_size)
 
         # Recomputing a stage would count its batch twice in the running statistics of batch normalization.
         self.supports_gradient_checkpointing = not config.use_batch_norm
@@ -182,9 +183,9 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
             if stage_name == self.out_features[-1]:
                 return BackboneOutput(feature_maps=tuple(feature_maps.values()))
 
-        feature_maps["fc6"] = self.fc6(self.last_pool(hidden_states))  # (B, 4096, 1, 1)
+        feature_maps["fc6"] = self.fc6(self.resize(self.last_pool(hidden_states)))  # (B, 4096, 1, 1)
         if self.out_features[-1] == "fc7":
-            feature_maps["fc7"] = self.fc7(feature_maps["fc6"])
+            feature_maps["fc7"] = self.fc7(self.dropout(feature_maps["fc6"]))
         feature_maps = {name: feature_map for name, feature_map in feature_maps.items() if name in self.out_features}
         return BackboneOutput(feature_maps=tuple(feature_maps.values()))
 

@@ -1,0 +1,99 @@
+# Copyright 2026 The hf_vg maintainers. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Boxes that an object detector found, in the files that authors publish."""
+
+import base64
+import binascii
+import csv
+import sys
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
+from .records import describe, read_json, take
+
+
+# Columns of the files of bottom-up attention (Anderson et al. 2018), which have no header.
+TSV_COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+
+
+def load_detections(path: str | PathLike, max_boxes: int | None = None) -> dict[str, list[list[float]]]:
+    r"""
+    Reads the boxes of every image from published detections.
+
+    Args:
+        path (`str` or `PathLike`):
+            A JSON file with a list of detections, each with an `image_id`, a `box` or `bbox` (left, top, width,
+            height) and maybe a `score`: MAttNet's `res101_coco_minus_refer_notime_dets.json`, or results in COCO's
+            format. Or a `.tsv` file of bottom-up attention, with 10 to 100 boxes per image. Or a folder of such files.
+        max_boxes (`int`, *optional*):
+            The most boxes of an image; those of the highest scores are kept. Files of bottom-up attention have no
+            scores, and the first are kept.
+
+    Returns:
+        `dict[str, list[list[float]]]`: By the id of an image, its boxes (left, top, right, bottom) in pixels.
+    """
+    path = Path(path)
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    scored: dict[str, list[tuple[float, list[float]]]] = {}
+    for file in files:
+        # The files of bottom-up attention are named `x.tsv.0`, `x.tsv.1` ...
+        rows = _read_tsv(file) if ".tsv" in file.name else _read_json(file)
+        for image_id, score, box in rows:
+            scored.setdefault(image_id, []).append((score, box))
+    if not scored:
+        raise ValueError(f"{path} has no detections.")
+    # Python's sort keeps the order of equal scores.
+    return {
+        image_id: [box for _, box in sorted(found, key=lambda detection: -detection[0])[:max_boxes]]
+        for image_id, found in scored.items()
+    }
+
+
+def _read_json(file: Path) -> Iterator[tuple[str, float, list[float]]]:
+    detections = read_json(file)
+    if not isinstance(detections, list):
+        raise ValueError(f"{file} must hold a list of detections, got {describe(detections)}.")
+    for index, detection in enumerate(detections):
+        where = f"{file}: detection {index}"
+        image_id = take(detection, "image_id", int, where)
+        name = "box" if "box" in detection else "bbox"
+        left, top, width, height = check_boxes([take(detection, name, list, where)], where)[0].tolist()
+        yield str(image_id), _score(detection, where), [left, top, left + width, top + height]
+
+
+def _score(detection: dict[str, Any], where: str) -> float:
+    score = detection.get("score", 0.0)
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not np.isfinite(score):
+        raise ValueError(f"'score' of {where} must be a number, got {describe(score)}.")
+    return score
+
+
+def _read_tsv(file: Path) -> Iterator[tuple[str, float, list[float]]]:
+    csv.field_size_limit(sys.maxsize)  # features are in the same line
+    with open(file, newline="", encoding="utf-8") as lines:
+        for number, row in enumerate(csv.DictReader(lines, TSV_COLUMNS, delimiter="\t"), start=1):
+            where = f"{file}:{number}"
+            try:
+                boxes = np.frombuffer(base64.b64decode(row["boxes"] or "", validate=True), dtype="<f4").reshape(-1, 4)
+                if len(boxes) != int(row["num_boxes"]):
+                    raise ValueError(f"it has {len(boxes)} boxes, and says {row['num_boxes']}")
+            except (ValueError, TypeError, binascii.Error) as error:
+                raise ValueError(f"{where}: boxes that cannot be read: {error}.") from None
+            for box in check_boxes(boxes, where).tolist():
+                yield row["image_id"], 0.0, box
