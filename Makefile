@@ -57,7 +57,7 @@ test: setup  ## Run the tests
 test-all: setup  ## Run the tests, the slow ones included
 	$(TEST)
 
-soak: setup  ## Kill a training and a feature extraction 20 times each, and compare the results bit by bit (10 minutes)
+soak: setup  ## Kill a training and a feature extraction 20 times each, and compare the results bit by bit (some minutes)
 	$(BIN)/python -m tests.soak
 
 test-oldest:  ## Run the fast tests that need no extra on the oldest versions that pyproject.toml allows

@@ -15,7 +15,9 @@
 
 import difflib
 import json
+import math
 import re
+import zipfile
 from collections.abc import Collection, Iterable
 from os import PathLike
 from pathlib import Path
@@ -30,11 +32,27 @@ from huggingface_hub.errors import (
     StrictDataclassError,
 )
 from huggingface_hub.utils import httpx
-from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from PIL import Image
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageTextToText,
+    ImageProcessingMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_MAPPING
 
 
 HUB_TIMEOUT = 10  # seconds
+MAX_IMAGE_SIDE = 4096  # pixels that a processor may ask for
+# The most that a captioner of this package may be told to do.
+GENERATION_LIMITS = {
+    **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), 1000),
+    **dict.fromkeys(("num_beams", "num_return_sequences"), 100),
+    **dict.fromkeys(("num_candidates", "num_neighbors"), 10_000),
+}
 # What the models of this package are for, by the class that was saved.
 TASKS = {
     "ShowAttendTellForConditionalGeneration": ("captions",),
@@ -199,6 +217,10 @@ def load_checkpoint(
     load_config(name_or_path, task, trust_remote_code)
     if model_class is None:
         model_class = AutoModelForImageTextToText if task == "captions" else AutoModel
+    folder = Path(name_or_path).expanduser()
+    # transformers reads these only if there is nothing else.
+    for file in [] if any(folder.glob("*.safetensors")) else folder.glob("pytorch_model*.bin"):
+        check_archive(file)
     try:
         model, loaded = model_class.from_pretrained(
             find_checkpoint(name_or_path), trust_remote_code=trust_remote_code, output_loading_info=True, **kwargs
@@ -218,6 +240,108 @@ def load_checkpoint(
         ) from error
     check_weights(name_or_path, model, {*loaded["missing_keys"]} - {*may_lack}, new_head)
     return model.eval()
+
+
+def check_archive(file: Path) -> None:
+    """Refuses a file of torch whose parts are compressed or overlap: a small one could fill the memory."""
+    if not zipfile.is_zipfile(file):  # as torch saved before version 1.6
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, OSError) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError(f"{file} is compressed, which torch never does. It is not read.")
+    if sum(member.file_size for member in members) > file.stat().st_size:
+        raise ValueError(f"{file} claims to hold more than its size. It is not read.")
+
+
+def load_part(auto_class: Any, name_or_path: str | PathLike, trust_remote_code: bool = False, **kwargs: Any) -> Any:
+    r"""
+    Loads what prepares the inputs of a model, and tries it: one that does not work is refused in one sentence.
+
+    Args:
+        auto_class (`type`):
+            `AutoTokenizer`, `AutoImageProcessor`, `AutoProcessor`, or the class of a processor.
+        name_or_path (`str` or `PathLike`):
+            The folder, or `user/name` on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+        kwargs:
+            Passed to `from_pretrained`.
+    """
+    folder = Path(name_or_path).expanduser()
+    name = str(folder) if folder.is_dir() else str(name_or_path)
+    try:
+        part = auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **kwargs)
+        if part is None:
+            raise ValueError("it is not there")
+        # A tokenizer is no processor, and has neither.
+        parts = [part, getattr(part, "tokenizer", None), getattr(part, "image_processor", None)]
+        for one in parts:
+            if isinstance(one, PreTrainedTokenizerBase):
+                one("a dog")
+            elif isinstance(one, ImageProcessingMixin):
+                _try_image_processor(one)
+    except Exception as error:  # broken files are reported in many ways
+        kind = auto_class.__name__.removeprefix("Auto")
+        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        if "trust_remote_code" in str(error):
+            raise ValueError(_without_trust(name_or_path, error)) from error
+        raise ValueError(f"the {kind} of {name_or_path} cannot be loaded: {reason}") from error
+    return part
+
+
+def _try_image_processor(image_processor: Any) -> None:
+    # Where there is a longest edge, some processors count pixels instead of sides.
+    for field in ("size", "crop_size"):
+        size = dict(getattr(image_processor, field, None) or {})
+        names = ("height", "width", *(() if size.get("longest_edge") else ("shortest_edge",)))
+        for name in names:
+            value = size.get(name)
+            if value is not None and not (type(value) is int and 1 <= value <= MAX_IMAGE_SIDE):
+                raise ValueError(f"{field}.{name} must be from 1 to {MAX_IMAGE_SIDE:,}, got {value!r:.80}")
+    for field in ("image_mean", "image_std"):
+        values = getattr(image_processor, field, None)
+        if values is not None and not all(
+            map(math.isfinite, values if isinstance(values, list | tuple) else [values])
+        ):
+            raise ValueError(f"{field} must be finite, got {values!r:.80}")
+    pixel_values = image_processor(Image.new("RGB", (224, 224)), return_tensors="pt").get("pixel_values")
+    if isinstance(pixel_values, torch.Tensor) and not torch.isfinite(pixel_values).all():
+        raise ValueError(
+            "an image becomes numbers that are not finite: image_mean, image_std or rescale_factor is wrong"
+        )
+
+
+def check_generation(name_or_path: str | PathLike, model: PreTrainedModel) -> None:
+    r"""
+    Refuses a captioner of this package whose generation config would make it write for ever, or words that it does
+    not have.
+
+    Args:
+        name_or_path (`str` or `PathLike`):
+            Where the model was loaded from.
+        model ([`PreTrainedModel`]):
+            The captioner.
+    """
+    if type(model).__name__ not in TASKS:
+        return
+    settings = model.generation_config.to_dict()
+    words = model.config.vocab_size
+    for field, value in settings.items():
+        values, problem = value if isinstance(value, list) else [value], None
+        if field in GENERATION_LIMITS and value is not None:
+            most = GENERATION_LIMITS[field]
+            problem = None if type(value) is int and 0 <= value <= most else f"from 0 to {most:,}"
+        elif field.endswith("token_id") or field == "suppress_tokens":
+            known = all(one is None or (type(one) is int and 0 <= one < words) for one in values)
+            problem = None if known else f"from 0 to {words - 1:,}"
+        if problem is not None:
+            raise ValueError(
+                f"the generation config of {name_or_path} is wrong: {field} must be {problem}, got {value!r:.80}."
+            )
 
 
 def check_weights(

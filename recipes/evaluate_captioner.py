@@ -30,7 +30,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import caption_is_true, entities_of, load_caption_data, seen_box
+from hf_vg.data import caption_is_true, entities_of, load_caption_data, open_image, seen_box, undecoded
 from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import candidate_examples, caption_examples
 from hf_vg.pipelines import caption_settings, load_captioner
@@ -48,9 +48,10 @@ def main():
         decoding["length_penalty"] = args.length_penalty
     has_maps = captioner.model.config.model_type != "vse_scnlm"
     split = {"dev": "validation", "val": "validation"}.get(args.split, args.split)
-    rows = load_caption_data(args)[split]
+    rows = undecoded(load_caption_data(args)[split])
 
-    outputs = captioner(KeyDataset(rows, "image"), batch_size=args.batch_size, return_attention=has_maps, **decoding)
+    images = KeyDataset(rows, "image")
+    outputs = captioner(images, batch_size=args.batch_size, return_attention=has_maps, **decoding)
     captions = [output[0] for output in tqdm(outputs, total=len(rows), desc="Captioning", unit="image")]
     texts, references = [caption["generated_text"] for caption in captions], rows["captions"][:]
     scenes = args.dataset == "scenes"
@@ -61,7 +62,7 @@ def main():
     if args.entities_dir is not None:
         grounded, numbers = entities_of(rows, args.entities_dir, args.images_dir)
     if has_maps and (scenes or args.entities_dir is not None):
-        sizes = [rows[number]["image"].size for number in tqdm(numbers, desc="Measuring", unit="image")]
+        sizes = [open_image(images[number]).size for number in tqdm(numbers, desc="Measuring", unit="image")]
         seen = [seen_box(captioner.image_processor, size) for size in sizes]
         pointing = grounding_intervals(
             grounded, [captions[number] for number in numbers], seen, sizes, samples=args.num_samples
@@ -76,11 +77,11 @@ def main():
     number = min(args.num_examples, len(order) // 2)
     examples = {}
     for heading, chosen in (("Best", order[:number]), ("Worst", order[len(order) - number :][::-1])):
-        images = [rows[i]["image"] for i in chosen]
+        pictures = [open_image(images[i]) for i in chosen]
         if has_maps:
-            found = caption_examples(captioner, images, batch_size=args.batch_size, **decoding)
+            found = caption_examples(captioner, pictures, batch_size=args.batch_size, **decoding)
         else:
-            found = candidate_examples(captioner, images)
+            found = candidate_examples(captioner, pictures)
         examples[heading] = [
             {
                 **records[0],

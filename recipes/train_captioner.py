@@ -64,8 +64,10 @@ from hf_vg.data import (
     captioner_rows,
     load_caption_data,
     load_caption_stream,
+    open_image,
     train_word_tokenizer,
     training_captions,
+    undecoded,
     unknown_words,
 )
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
@@ -137,7 +139,8 @@ def main():
 
     say(f"\n[3/4] Captioning the {len(data['test']):,} test images with pipeline('image-to-text')")
     captioner = load_captioner_pipeline(training_args.output_dir)
-    images = KeyDataset(data["test"], "image")
+    test = undecoded(data["test"])
+    images = KeyDataset(test, "image")
     outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
     captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]
     texts = [caption["generated_text"] for caption in captions]
@@ -150,10 +153,11 @@ def main():
     say(metric_lines(metrics, [*shown, "true_seen", "true_unseen", "pointing", "pointing_random"]))
 
     examples = [
-        {"image": image, **caption} for image, caption in zip(images, captions[: args.num_figures], strict=False)
+        {"image": open_image(image), **caption}
+        for image, caption in zip(images, captions[: args.num_figures], strict=False)
     ]
     say(f"\n[4/4] Drawing where the model looked in {len(examples)} of them")
-    for row, example in zip(data["test"], examples, strict=False):
+    for row, example in zip(test, examples, strict=False):
         note = ""
         if args.dataset == "scenes":
             truth = "true" if caption_is_true(row, example["generated_text"]) else "false"

@@ -35,14 +35,16 @@ from hf_vg import EmbeddingSpace, VseScnlmForConditionalGeneration
 from hf_vg.data import (
     TaggedCaptionCollator,
     load_caption_data,
+    open_image,
     say_long_captions,
     tag_captions,
     tag_inventory,
     tagged_rows,
+    undecoded,
 )
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics
 from hf_vg.interpretation import caption_candidates, plot_candidates
-from hf_vg.loading import load_checkpoint
+from hf_vg.loading import load_checkpoint, load_part
 from hf_vg.reports import metric_lines
 from hf_vg.training import (
     ScnlmArguments,
@@ -69,7 +71,7 @@ def main():
 
     say(f"\n[1/4] Loading {args.dataset}, and tagging its captions")
     data = load_caption_data(args)
-    processor = AutoProcessor.from_pretrained(args.space)
+    processor = load_part(AutoProcessor, args.space, args.trust_remote_code)
     tokenizer = processor.tokenizer
     captions = {
         split: [caption for group in data[split]["captions"] for caption in group] for split in ("train", "validation")
@@ -144,10 +146,14 @@ def main():
     say(metric_lines(metrics, metrics))
     trainer.save_metrics("test", metrics)
 
-    number = min(args.num_examples, len(test))
+    sources, number = undecoded(test), min(args.num_examples, len(test))
     say(f"\n[4/4] Drawing the best candidates of {number} images, with their tags")
     examples = [
-        {"image": test[index]["image"], "title": test[index]["captions"][0], "candidates": candidates}
+        {
+            "image": open_image(sources[index]["image"]),
+            "title": sources[index]["captions"][0],
+            "candidates": candidates,
+        }
         for index, candidates in enumerate(
             caption_candidates(model, tokenizer, content_embeds=vectors["image"][:number]) if number else []
         )

@@ -13,7 +13,7 @@
 # limitations under the License.
 """
 Kills a training 20 times and a feature extraction 20 times, at random moments, and compares what comes out bit by bit
-with what comes out without a kill. Run it with `make soak`; it takes about ten minutes on two cores.
+with what comes out without a kill. Run it with `make soak`; it takes some minutes on two cores.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import shutil
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -35,44 +36,78 @@ from tests.training.test_recipes import CAPTIONER, run_recipe
 
 
 TRAINING = [
-    *CAPTIONER, "--model.dropout", "0.5", "--max_steps", "60", "--save_strategy", "steps", "--save_steps", "3",
+    *CAPTIONER, "--model.dropout", "0.5", "--max_steps", "30", "--save_strategy", "steps", "--save_steps", "3",
     *("--save_total_limit", "2", "--eval_strategy", "no", "--load_best_model_at_end", "false", "--logging_steps", "1"),
 ]  # fmt: skip
 EXTRACTION = [
-    *("--dataset", "scenes", "--num_train_images", "600", "--num_eval_images", "4", "--image_size", "32"),
+    *("--dataset", "scenes", "--num_train_images", "400", "--num_eval_images", "4", "--image_size", "32"),
     *("--batch_size", "4", "--shard_size", "8", "--num_workers", "1"),
 ]
 
 
-def run(recipe: str, flags: list[str], log: Path, kill_after: float | None = None) -> bool:
-    """Runs a recipe, and kills it after so many seconds. Returns whether it came to its end."""
-    process = start_process(run_recipe, recipe, [str(flag) for flag in flags], str(log), None)
-    process.join(kill_after)
-    if process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        return False
-    if process.exitcode != 0:
-        raise SystemExit(f"{recipe} ended with {process.exitcode}:\n{log.read_text()[-3000:]}")
-    return True
+class Run:
+    """A run of a recipe that writes checkpoints or shards, and the moments at which a new one appears."""
+
+    def __init__(self, recipe: str, flags: list[str], output: Path, log: Path):
+        self.recipe, self.output, self.log = recipe, output, log
+        self.seen, self.moments = self.written(), []
+        self.start = time.monotonic()
+        self.process = start_process(run_recipe, recipe, [str(flag) for flag in flags], str(log), None)
+
+    def written(self) -> set[str]:
+        with suppress(FileNotFoundError):  # old checkpoints are deleted meanwhile
+            return {path.name for pattern in ("checkpoint-*", "*/*.safetensors") for path in self.output.glob(pattern)}
+        return set()
+
+    def is_over(self) -> bool:
+        """Looks for something new, and says whether the run came to its end."""
+        new = self.written() - self.seen
+        self.seen |= new
+        self.moments += [time.monotonic() - self.start] * len(new)
+        self.process.join(0.02)
+        if self.process.is_alive():
+            return False
+        if self.process.exitcode != 0:
+            raise SystemExit(f"{self.recipe} ended with {self.process.exitcode}:\n{self.log.read_text()[-3000:]}")
+        return True
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
 
 
-def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, generator: random.Random) -> float:
-    """Runs a recipe once as a whole and once with kills, and returns the seconds that it takes as a whole."""
-    log = folder / "log"
-    start = time.monotonic()
-    run(recipe, [*flags, output, folder / "whole"], log)
-    seconds = time.monotonic() - start
-    killed = 0
-    while killed < kills:
-        if run(recipe, [*flags, output, folder / "killed"], log, generator.uniform(0.2, 1.0) * seconds):
-            # It came to its end before all kills: begin anew, and keep counting.
-            shutil.rmtree(folder / "killed")
-        else:
-            killed += 1
-    while not run(recipe, [*flags, output, folder / "killed"], log):
+def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, generator: random.Random) -> None:
+    """Runs a recipe once as a whole, and once with kills."""
+
+    def start(name: str) -> Run:
+        return Run(recipe, [*flags, output, str(folder / name)], folder / name, folder / "log")
+
+    whole = start("whole")
+    while not whole.is_over():
         pass
-    return seconds
+    first, last, number = whole.moments[0], whole.moments[-1], len(whole.moments)
+    killed = ended = 0
+    while killed < kills:
+        # At a random moment between the start and the first file, or between two files that are written: counted by
+        # files, as how fast they come depends on what else the machine does.
+        run, files = start("killed"), generator.randint(0, number // 4)
+        delay = generator.random() * (first if files == 0 else (last - first) / number)
+        over = False
+        while not over and len(run.moments) < files:
+            over = run.is_over()
+        end = time.monotonic() + delay
+        while not over and time.monotonic() < end:
+            over = run.is_over()
+        if over:  # it came to its end before all kills: begin anew, and keep counting
+            shutil.rmtree(folder / "killed")
+            ended += 1
+        else:
+            run.kill()
+            killed += 1
+        print(f"{recipe}: killed {killed} times, {ended} runs came to their end", flush=True)
+    run = start("killed")
+    while not run.is_over():
+        pass
 
 
 def weights_of(folder: Path) -> dict:
@@ -105,14 +140,13 @@ def main():
             ("train_captioner", TRAINING, "training", "--output_dir", weights_of),
             ("extract_features", extraction, "extraction", "--features", features_of),
         ):
-            seconds = soak(recipe, flags, folder / part, output, args.kills, generator)
+            soak(recipe, flags, folder / part, output, args.kills, generator)
             whole, killed = (contents_of(folder / part / name) for name in ("whole", "killed"))
             assert whole, "there is nothing to compare"
             torch.testing.assert_close(whole, killed, rtol=0, atol=0)
             print(
                 f"{recipe}: killed {args.kills} times, and run to its end. {len(whole)} "
-                f"{'files' if part == 'training' else 'feature maps'} are the same, bit by bit, as without a kill. "
-                f"(A run that is not killed takes {seconds:.0f} s.)",
+                f"{'files' if part == 'training' else 'feature maps'} are the same, bit by bit, as without a kill.",
                 flush=True,
             )
 

@@ -11,18 +11,25 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import ast
 import json
+import re
+import zipfile
 
 import pytest
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import httpx
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from transformers import AutoImageProcessor
 
 from hf_vg import VseScnlmForConditionalGeneration
-from hf_vg.loading import find_checkpoint, load_checkpoint, load_config
+from hf_vg.loading import find_checkpoint, load_checkpoint, load_config, load_part
+from hf_vg.pipelines import load_captioner
 from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space
+from tests.common import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +217,107 @@ class TestDamage:
         assert str(captioner) in message and "\n" not in message and len(message) < 600
         assert field in message or "hidden_sizes" in message or "config.json is wrong" in message
 
+    @pytest.mark.parametrize("damage", ["compressed", "overlapping", "cut"])
+    def test_a_hostile_file_of_torch_is_not_read(self, captioner, damage, monkeypatch):
+        weights = load_file(captioner / "model.safetensors")
+        (captioner / "model.safetensors").unlink()
+        file = captioner / "pytorch_model.bin"
+        torch.save(weights, file)
+        load_checkpoint(captioner, "captions")
+        whole = file.read_bytes()
+        with zipfile.ZipFile(file) as archive:
+            members = {member.filename: archive.read(member) for member in archive.infolist()}
+        with zipfile.ZipFile(
+            file, "w", zipfile.ZIP_DEFLATED if damage == "compressed" else zipfile.ZIP_STORED
+        ) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+            if damage == "overlapping":  # many names of the same bytes
+                archive.filelist += archive.filelist[:] * 20
+        if damage == "cut":
+            file.write_bytes(whole[:-200] + whole[-22:])
+        monkeypatch.setattr(torch, "load", lambda *args, **kwargs: pytest.fail("the file was read"))
+        self.refused(captioner, "is compressed|claims to hold more|is damaged")
+
     def test_foreign_code_is_not_run(self, captioner):
         config = json.loads((captioner / "config.json").read_text())
         config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
         (captioner / "config.json").write_text(json.dumps(config))
         (captioner / "code.py").write_text("raise SystemExit('code was run')")
         self.refused(captioner, "--trust_remote_code")
+
+
+class TestParts:
+    def change(self, captioner, file, path, value):
+        content = json.loads((captioner / file).read_text())
+        *parents, name = path.split(".")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        target[name] = value
+        (captioner / file).write_text(json.dumps(content))
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            *(("crop_size.height", value) for value in (-1, 0, 10**12, 2**31, float("inf"), "x", [], 1.5, True)),
+            *(("size.shortest_edge", value) for value in (-1, 2**31, "x")),
+            *(("image_mean", value) for value in ([float("nan")] * 3, [1.0], "x")),
+            *(("image_std", value) for value in ([0.0] * 3, [float("inf")] * 3, {})),
+            *(("rescale_factor", value) for value in ({}, float("nan"), "x")),
+            ("resample", 99),
+        ],
+    )
+    def test_image_processor(self, captioner, field, value):
+        self.change(captioner, "processor_config.json", f"image_processor.{field}", value)
+        with pytest.raises(
+            ValueError, match=f"ImageProcessor of {re.escape(str(captioner))} cannot be loaded: ."
+        ) as error:
+            load_part(AutoImageProcessor, captioner)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            *((field, value) for field in ("max_new_tokens", "max_length") for value in (10**9, -1, "x", 1.5, True)),
+            *(("num_beams", value) for value in (10**6, [])),
+            *((f"{name}_token_id", value) for name in ("bos", "pad", "decoder_start") for value in (10**9, -1)),
+            *(("eos_token_id", value) for value in ([1, 10**9], "x")),
+            ("suppress_tokens", [10**9]),
+        ],
+    )
+    def test_generation_config(self, captioner, field, value):
+        self.change(captioner, "generation_config.json", field, value)
+        with pytest.raises(ValueError) as error:
+            load_captioner(captioner)
+        assert str(captioner) in str(error.value) and "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "processor_config.json"])
+    @pytest.mark.parametrize("text", ["", "[]", "5", "[" * 99_999, '{"a": ' + "9" * 6000 + "}", "\0"])
+    def test_a_file_of_another_shape(self, captioner, file, text):
+        (captioner / file).write_text(text)
+        with pytest.raises(ValueError, match="captioner|cannot be loaded") as error:
+            load_captioner(captioner)
+        assert str(captioner) in str(error.value)
+
+    def test_what_fails_later_is_told_with_the_settings(self, captioner):
+        self.change(captioner, "generation_config.json", "guidance_scale", 5)
+        with pytest.raises(ValueError, match="cannot write a caption with these settings: "):
+            load_captioner(captioner)(Image.new("RGB", (32, 32)))
+
+
+def test_nobody_is_asked_to_trust_code():
+    """transformers asks on standard input unless it is told, and a pipe may answer."""
+    untold = []
+    for file in sorted([*(ROOT / "hf_vg").rglob("*.py"), *(ROOT / "recipes").rglob("*.py")]):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "from_pretrained"
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id.lower().startswith(("auto", "model_class", "cls"))
+                and "trust_remote_code" not in {keyword.arg for keyword in node.keywords}
+            ):
+                untold.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not untold

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from .feature_extraction import extract_features as extract_features
     from .feature_extraction import load_backbone as load_backbone
     from .features import FeatureCache as FeatureCache
+    from .features import undecoded as undecoded
     from .formats import detect_format as detect_format
     from .glove import initialize_from_glove as initialize_from_glove
     from .images import open_image as open_image
@@ -144,6 +145,7 @@ _MODULES = {
     "train_wordpiece_tokenizer": "tokenizers",
     "training_captions": "caption_rows",
     "training_texts": "region_rows",
+    "undecoded": "features",
     "unknown_words": "caption_rows",
     "vgp_rows": "region_rows",
     "vse_rows": "caption_rows",

@@ -22,12 +22,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .files import IMAGE_SUFFIXES, read_text
+import pyarrow.compute as compute
+from datasets import Dataset
+
+from .files import IMAGE_SUFFIXES, outside, read_text
 from .loading_report import LoadingReport
 from .records import parse_json
-from .tables import TABLE_SUFFIXES, as_list, caption_columns, find_column, read_table, split_name
+from .tables import (
+    TABLE_SUFFIXES,
+    as_list,
+    caption_columns,
+    embedded_images,
+    find_column,
+    read_table,
+    split_name,
+)
 
 
 # Lower case: folders are compared without regard to theirs.
@@ -39,13 +50,20 @@ FLICKR_SPLIT_FILES = {
 }
 
 
+class EmbeddedImage(NamedTuple):
+    """An image within a Parquet file."""
+
+    images: Dataset  # all of the file
+    row: int
+
+
 @dataclass(slots=True)
 class CaptionedImage:
     """An image that a file mentions, and where it does."""
 
     image_id: str
     root: str  # the folder that it must lie in
-    path: str | dict[str, Any]
+    path: str | EmbeddedImage
     split: str
     file: Path
     line: int | None
@@ -170,7 +188,7 @@ def read_coco(data_dir: Path, images_dir: str | PathLike | None, report: Loading
     for file in files:
         matched = re.fullmatch(r"captions_([a-z]+)(\d*)", file.stem.lower())
         split = split_name(matched[1]) if matched else "train"
-        folder = str(_first_folder(root, (matched[1] + matched[2],)) if matched else root)
+        folder = str(_inside(root, _first_folder(root, (matched[1] + matched[2],))) if matched else root)
         content = _read_json(file, report, "images", "annotations")
         for index, row in enumerate(content["images"]):
             place = f"images[{index}]"
@@ -221,25 +239,25 @@ def read_caption_table(
 
     images: dict[str, CaptionedImage] = {}
     columns, split_column = [], None
+    embedded = embedded_images(file)
+    has_bytes = [] if embedded is None else _have_bytes(embedded)
     for line, row in read_table(file, report):
         if not columns:
             columns, split_column = caption_columns(list(row), file), find_column(list(row), ("split",))
         source, split = row.get(columns[0]), split_name(row.get(split_column or "split"))
-        content = source.get("bytes") if isinstance(source, dict) else None  # as `datasets` writes them to Parquet
+        within = EmbeddedImage(embedded, line - 1) if embedded is not None and has_bytes[line - 1] else None
         name = source.get("path") if isinstance(source, dict) else source
-        name = f"row {line}" if content and not name else name
+        name = f"row {line}" if within and not name else name
         if not isinstance(name, (str, int)) or not str(name).strip():
             report.skip(file, line, f"{columns[0]!r} is empty or no text, so the caption has no image")
             continue
         image_id = str(name).strip()
         image = images.get(image_id)
         if image is None:
-            root, path = folder, {"bytes": content, "path": image_id}
-            if not isinstance(content, bytes):
-                path = os.path.join(folder, image_id)
-                if images_dir is None and not os.path.isfile(path):
-                    root, path = beside, os.path.join(beside, image_id)
-            image = images[image_id] = CaptionedImage(image_id, root, path, split, file, line)
+            root, path = folder, os.path.join(folder, image_id)
+            if images_dir is None and not os.path.isfile(path):
+                root, path = beside, os.path.join(beside, image_id)
+            image = images[image_id] = CaptionedImage(image_id, root, within or path, split, file, line)
         if image.split != split:
             report.skip(file, line, f"{image_id} is in the split {image.split} before, and in {split} here")
             continue
@@ -247,6 +265,11 @@ def read_caption_table(
             _add_caption(image, caption, file, line, report)
     _count_others(folder, images.values(), report)
     return images.values()
+
+
+def _have_bytes(images: Dataset) -> list[bool]:
+    lengths = compute.binary_length(compute.struct_field(images.data.column("image"), "bytes"))
+    return compute.greater(lengths, 0).fill_null(False).to_pylist()
 
 
 def _add_caption(
@@ -311,7 +334,14 @@ def images_folder(data_dir: Path, images_dir: str | PathLike | None) -> Path:
         return Path(os.path.abspath(_folder(images_dir)))
     data_dir = Path(os.path.abspath(_folder(data_dir)))
     folder = _first_folder(data_dir, IMAGE_FOLDERS)
-    return _first_folder(folder, IMAGE_FOLDERS)  # some archives have a folder in a folder of the same name
+    # Some archives have a folder in a folder of the same name.
+    return _inside(data_dir, _first_folder(folder, IMAGE_FOLDERS))
+
+
+def _inside(root: Path, folder: Path) -> Path:
+    if real := outside(folder, root):
+        raise ValueError(f"{folder} is a link to {real}, outside of {root}: name that folder as `images_dir`")
+    return folder
 
 
 def _only(files: list[Path], folder: Path, expected: str) -> Path:

@@ -15,16 +15,21 @@
 
 import os
 from collections.abc import Callable, Iterable
+from itertools import count
 from os import PathLike
 from pathlib import Path
 
+import pyarrow
 import pyarrow.compute as compute
-from datasets import Dataset, DatasetDict, Features, Image, List, Value, load_dataset
+from datasets import Dataset, DatasetDict, Features, Image, List, Value, concatenate_datasets, load_dataset
+from datasets.config import HF_DATASETS_CACHE
+from huggingface_hub.constants import HF_HUB_CACHE
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .caption_files import (
     CaptionedImage,
+    EmbeddedImage,
     images_folder,
     is_unicode,
     read_caption_table,
@@ -33,7 +38,8 @@ from .caption_files import (
     read_karpathy,
 )
 from .entities import load_flickr30k_entities
-from .formats import check_dataset_name, detect_format
+from .files import outside
+from .formats import check_card, check_dataset_name, detect_format
 from .images import image_problem
 from .loading_report import LoadingReport
 from .streaming import load_webdataset
@@ -94,26 +100,58 @@ def load_captions(
         "coco": read_coco,
         "table": read_caption_table,
     }
-    if name not in (*readers, "flickr30k_entities", "webdataset"):
-        datasets = load_dataset(name, data_dir=None if data_dir is None else str(data_dir))
-        return DatasetDict({split: to_caption_schema(dataset) for split, dataset in datasets.items()})
-    if data_dir is None:
+    is_format = name in (*readers, "flickr30k_entities", "webdataset")
+    if is_format and data_dir is None:
         raise ValueError(f"{name!r} needs a `data_dir`: where are its files?")
-    folder = Path(data_dir)
-    report = report or LoadingReport(folder.name)
+    folder = Path(data_dir or name)
+    report = report or LoadingReport(folder.name if is_format else name)
     if name == "flickr30k_entities":
         splits = load_flickr30k_entities(folder, images_folder(folder, images_dir), strict, check_images, report)
         return DatasetDict({split: rows.select_columns(list(CAPTION_FEATURES)) for split, rows in splits.items()})
     if name == "webdataset":
         data = load_webdataset(folder, check_images, report)
-    else:
+    elif is_format:
         data = _to_datasets(readers[name](folder, images_dir, report), check_images, report)
+    else:
+        data = _load_dataset(name, data_dir, check_images, report)
     for split, rows in data.items():
         report.count(f"{split} images", len(rows))
         report.count(f"{split} captions", sum(map(len, rows["captions"])))
     report.finish(strict)
     if not data or not all(map(len, data.values())):
         raise ValueError(f"{report.name}: no image with a caption is left.\n{report}"[:4000])
+    return data
+
+
+def _load_dataset(
+    name: str, data_dir: str | PathLike | None, check_images: bool, report: LoadingReport
+) -> DatasetDict:
+    """A dataset of the Hub, or a folder like one. Rows without captions or an image that can be used are skipped."""
+    check_card(name)
+    try:
+        datasets = load_dataset(name, data_dir=None if data_dir is None else str(data_dir))
+    except Exception as error:  # what is wrong with files of others is reported in many ways
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise ValueError(f"{name} cannot be loaded as a dataset: {reason:.300}") from error
+    roots = [name] if os.path.isdir(name) else [HF_HUB_CACHE, HF_DATASETS_CACHE]
+    data = DatasetDict()
+    for split, dataset in datasets.items():
+        dataset, kept = to_caption_schema(dataset), []
+        rows = dataset.cast_column("image", Image(decode=False))
+        for number, row in enumerate(tqdm(rows, desc="Checking images", unit="image", delay=2)):
+            image, reason = row["image"], None
+            if not row["captions"]:
+                reason = "the row has no captions"
+            elif image is None:
+                reason = "the row has no image"
+            elif not image["bytes"] and (not image["path"] or all(outside(image["path"], root) for root in roots)):
+                reason = f"the image {image['path']!r:.200} is not one of the dataset's files"
+            reason = reason or image_problem(image, check_images)
+            if reason is None:
+                kept.append(number)
+            else:
+                report.skip(f"{name}, {split}", number, reason)
+        data[split] = dataset if len(kept) == len(dataset) else dataset.select(kept)
     return data
 
 
@@ -128,7 +166,10 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
     """
     image_column, *text_columns = caption_columns(dataset.column_names, "the dataset")
     rows = dataset.select_columns(text_columns)[:]
-    captions = [[c for value in values for c in as_list(value)] for values in zip(*rows.values(), strict=True)]
+    captions = [
+        [text for value in values for text in as_list(value) if isinstance(text, str) and text.strip()]
+        for values in zip(*rows.values(), strict=True)
+    ]
     ids = range(len(dataset))
     if "image_id" in dataset.column_names:
         ids = dataset.select_columns("image_id")[:]["image_id"]
@@ -136,9 +177,14 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
     if image_column != "image":
         images = images.rename_column(image_column, "image")
     if not isinstance(images.features["image"], Image):
-        images = images.cast_column("image", Image())
+        try:
+            images = images.cast_column("image", Image())
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            kind = images.features["image"]
+            raise ValueError(f"the column {image_column!r} holds no images, but {kind!r:.200}") from error
     _refuse_addresses(images)
-    images = images.add_column("image_id", [str(value) for value in ids]).add_column("captions", captions)
+    images = images.add_column("image_id", [str(value) for value in ids])
+    images = images.add_column("captions", captions, feature=CAPTION_FEATURES["captions"])
     return images.select_columns(list(CAPTION_FEATURES))
 
 
@@ -187,19 +233,29 @@ def _to_datasets(images: Iterable[CaptionedImage], check_images: bool, report: L
             report.skip(image.file, image.line, f"{image.entry}{reason}")
         else:
             splits.setdefault(image.split, []).append(image)
-    return DatasetDict(
-        {
-            split: Dataset.from_dict(
-                {
-                    "image_id": [image.image_id for image in rows],
-                    "image": [image.path for image in rows],
-                    "captions": [image.captions for image in rows],
-                },
-                features=CAPTION_FEATURES,
-            )
-            for split, rows in splits.items()
-        }
-    )
+    return DatasetDict({split: _to_dataset(rows) for split, rows in splits.items()})
+
+
+def _to_dataset(rows: list[CaptionedImage]) -> Dataset:
+    files = [image for image in rows if isinstance(image.path, str)]
+    columns = {
+        "image_id": [image.image_id for image in files],
+        "image": [image.path for image in files],
+        "captions": [image.captions for image in files],
+    }
+    data = Dataset.from_dict(columns, features=CAPTION_FEATURES)
+    of_row = {image.path.row: image for image in rows if isinstance(image.path, EmbeddedImage)}
+    if not of_row:
+        return data
+    embedded = next(image.path.images for image in rows if isinstance(image.path, EmbeddedImage))
+    # Columns are added to all rows of the Parquet file: those of a selection would be copied with their images.
+    ids = [of_row[row].image_id if row in of_row else "" for row in range(len(embedded))]
+    captions = [of_row[row].captions if row in of_row else [] for row in range(len(embedded))]
+    within = embedded.cast_column("image", Image()).add_column("image_id", ids)
+    within = within.add_column("captions", captions, feature=CAPTION_FEATURES["captions"])
+    places = count(len(embedded))
+    order = [image.path.row if isinstance(image.path, EmbeddedImage) else next(places) for image in rows]
+    return concatenate_datasets([within.select_columns(list(CAPTION_FEATURES)), data]).select(order)
 
 
 def _problem(image: CaptionedImage, decode: bool) -> str | None:
@@ -211,6 +267,12 @@ def _problem(image: CaptionedImage, decode: bool) -> str | None:
         path = os.path.normpath(image.path)
         if not path.startswith(os.path.join(image.root, "")):
             return f"{image.image_id} lies outside of {image.root}: name a folder that holds it as `images_dir`"
-        if not os.path.exists(path):
+        if not os.path.exists(image.path):
             return f"there is no image {path}"
-    return image_problem(image.path, decode)
+        if real := outside(image.path, image.root):
+            return (
+                f"{image.image_id} is a link to {real}, outside of {image.root}: name the folder that holds it as "
+                "`images_dir`"
+            )
+        return image_problem(image.path, decode)
+    return image_problem({**image.path.images[image.path.row]["image"], "path": image.image_id}, decode)

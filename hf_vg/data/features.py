@@ -60,10 +60,15 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         for shard, file in enumerate(sorted(self.folder.glob("*.safetensors"))):
             try:
                 tensors = load_file(file)  # mapped, not read
-            except SafetensorError as error:
+                features, digests = tensors["features"], tensors["digests"]
+                if features.dtype not in (torch.float16, torch.bfloat16) or digests.dtype != torch.uint8:
+                    raise ValueError(f"it holds {features.dtype} and {digests.dtype}")
+                if features.ndim not in (2, 4) or digests.shape != (len(features), DIGEST_SIZE):
+                    raise ValueError(f"it holds shapes {tuple(features.shape)} and {tuple(digests.shape)}")
+            except (SafetensorError, KeyError, ValueError) as error:
                 raise ValueError(f"{file} is damaged ({error}). Delete it, and it is computed again.") from error
-            self._shards.append(tensors["features"])
-            self._places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(tensors["digests"].numpy())}
+            self._shards.append(features)
+            self._places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(digests.numpy())}
 
     # A dataset that carries the cache is hashed and sent to workers by pickle: the folder says it all.
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:

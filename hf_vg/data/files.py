@@ -41,6 +41,25 @@ def images_below(folder: str | PathLike) -> list[str]:
     )
 
 
+def outside(path: str | PathLike, folder: str | PathLike) -> str | None:
+    r"""
+    Where a file really is, if that is outside of a folder. Links are followed. In the cache of the Hub, files of a
+    snapshot are links to blobs: those are inside.
+
+    Args:
+        path (`str` or `PathLike`):
+            The file, which exists.
+        folder (`str` or `PathLike`):
+            The folder that it must lie in.
+    """
+    real, root = os.path.realpath(path), os.path.realpath(folder)
+    roots = [root]
+    repository, snapshots, _ = os.path.join(root, "").rpartition(f"{os.sep}snapshots{os.sep}")
+    if snapshots:
+        roots.append(os.path.join(repository, "blobs"))
+    return None if any(real == root or real.startswith(os.path.join(root, "")) for root in roots) else real
+
+
 @contextmanager
 def atomic_write(path: str | PathLike) -> Iterator[Path]:
     r"""

@@ -20,6 +20,10 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
+from .files import read_text
+from .loading_report import LoadingReport
 from .records import read_json
 
 
@@ -103,6 +107,30 @@ def check_dataset_name(name: str) -> None:
     raise ValueError(
         f"unknown dataset {name!r}{hint} Known are {', '.join(known)}, and datasets of the Hub as user/name."
     )
+
+
+def check_card(name: str) -> None:
+    """
+    Refuses a folder whose card names data elsewhere: `datasets` would read them, also from the network. A dataset of
+    the Hub, `user/name`, is not checked.
+    """
+    card = Path(name, "README.md")
+    if not card.is_file():
+        return
+    block = re.match(r"---\s*\n(.*?)\n---", read_text(card, LoadingReport(card.name)), re.DOTALL)
+    try:
+        about = yaml.safe_load(block[1]) if block else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{card}: its first lines are not YAML: {str(error).partition(chr(10))[0]:.200}") from None
+    places, seen = [about.get("configs")] if isinstance(about, dict) else [], set()
+    while places:
+        place = places.pop()
+        if isinstance(place, (dict, list)):
+            if id(place) not in seen:  # YAML may name one list a billion times
+                places += place.values() if isinstance(place, dict) else place
+            seen.add(id(place))
+        elif "://" in str(place) or os.path.isabs(str(place)) or ".." in Path(str(place)).parts:
+            raise ValueError(f"{card}: it names data outside of its folder, {place!r:.200}. They are not read.")
 
 
 def _detect_file(path: Path) -> FoundFormat:

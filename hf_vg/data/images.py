@@ -19,10 +19,12 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -203,6 +205,24 @@ def _path_or_bytes(text: str) -> Path | bytes:
 
 def _download(address: str, timeout: float, max_bytes: int) -> bytes:
     """What an address holds. Neither a slow server nor what it says of its answer's length can break the limits."""
+    content: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            content.set_result(_fetch(address, timeout, max_bytes))
+        except Exception as error:
+            content.set_exception(error)
+
+    # httpx limits each read, but not their sum: a server may send its headers byte by byte, or redirect often. The
+    # thread is left to itself then, and ends with the process at the latest.
+    Thread(target=run, daemon=True).start()
+    try:
+        return content.result(timeout)
+    except TimeoutError as error:
+        raise TimeoutError(f"the download takes longer than {timeout:g} seconds") from error
+
+
+def _fetch(address: str, timeout: float, max_bytes: int) -> bytes:
     start, content = time.monotonic(), bytearray()
     # Unpacked, a small answer may be of any size: it is taken as it is.
     headers = {"Accept-Encoding": "identity"}
@@ -212,8 +232,8 @@ def _download(address: str, timeout: float, max_bytes: int) -> bytes:
             content += chunk
             if len(content) > max_bytes:
                 raise ValueError(f"the download is larger than `max_bytes`, {max_bytes:,}")
-            if time.monotonic() - start > timeout:
-                raise TimeoutError(f"the download takes longer than {timeout:g} seconds")
+            if time.monotonic() - start > timeout:  # nobody waits for it any more
+                raise TimeoutError
     return bytes(content)
 
 

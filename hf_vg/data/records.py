@@ -18,6 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from .files import outside
+
 
 _KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object"}
 
@@ -92,4 +94,9 @@ def find_image(folder: str | PathLike, name: str) -> Path:
     # No file system has names this long, and some raise an error if they are asked.
     if len(name) > 1000 or any(len(part) > 255 for part in path.parts) or not Path(folder, path).is_file():
         raise FileNotFoundError(f"there is no image {describe(name)} in {str(folder)!r}")
+    if real := outside(Path(folder, path), folder):
+        raise ValueError(
+            f"the image {describe(name)} is a link to {real}, outside of {str(folder)!r}: name the folder that holds "
+            "it as `images_dir`"
+        )
     return Path(folder, path)

@@ -14,10 +14,9 @@
 """Images with captions that are read as they are trained on, from more data than memory or disk hold."""
 
 import logging
+import os
 import re
-import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from glob import glob
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -29,9 +28,11 @@ from datasets.exceptions import DatasetGenerationError
 from tqdm.auto import tqdm
 
 from .._compat import resolve_features
+from .formats import check_card
 from .images import image_problem
 from .loading_report import MAX_SHOWN, LoadingReport
 from .tables import CAPTION_COLUMNS, IMAGE_COLUMNS, as_list, split_name
+from .tars import TAR_FEATURES, find_tars, tar_rows
 
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,6 @@ class CaptionStream(torch.utils.data.IterableDataset):
             Whether a row that must be skipped is an error.
         report ([`LoadingReport`], *optional*):
             Is told of every row that is skipped.
-        files (`Sequence[str]`, *optional*):
-            The files or patterns that are read, to name one that is damaged.
     """
 
     def __init__(
@@ -65,9 +64,7 @@ class CaptionStream(torch.utils.data.IterableDataset):
         image_column: str,
         strict: bool = False,
         report: LoadingReport | None = None,
-        files: Sequence[str] = (),
     ):
-        self.files = files
         self.dataset = dataset
         self.image_column = image_column
         self.strict = strict
@@ -88,7 +85,7 @@ class CaptionStream(torch.utils.data.IterableDataset):
         rows = skipped = 0
         for row in self._rows():
             image, captions = row[self.image_column], _captions(row)
-            reason = _problem(image, captions)
+            reason = row.get("problem") or _problem(image, captions)
             if reason is None:
                 rows += 1
                 yield {"image": {"bytes": image["bytes"], "path": _place(row)}, "captions": captions}
@@ -103,8 +100,8 @@ class CaptionStream(torch.utils.data.IterableDataset):
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:
             yield from self.dataset
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-            raise ValueError(_damage(self.files, self.report.name, error)) from error
+        except Exception as error:
+            raise ValueError(f"{self.report.name}: {str(error).strip().partition(chr(10))[0]:.300}") from error
 
     def _skip(self, row: Mapping[str, Any], reason: str) -> None:
         self.report.skip(_place(row) or self.report.name, None, reason)
@@ -151,15 +148,23 @@ def stream_captions(
     """
     files = [data_files] if isinstance(data_files, (str, PathLike)) else list(data_files or ())
     files = [str(file) for file in files]
-    try:
-        dataset = resolve_features(load_dataset(source, data_files=files or None, split=split, streaming=True))
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise ValueError(_damage(files, source, error)) from error
+    named = ", ".join(files[:3]) or source
+    if source == "webdataset":
+        tars = find_tars(files)
+        if not tars:
+            raise FileNotFoundError(f"{named}: there is no such .tar file")
+        dataset = IterableDataset.from_generator(tar_rows, features=TAR_FEATURES, gen_kwargs={"files": tars})
+    else:
+        check_card(source)
+        try:
+            dataset = resolve_features(load_dataset(source, data_files=files or None, split=split, streaming=True))
+        except Exception as error:  # what is wrong with files of others is reported in many ways
+            raise ValueError(f"{named}: {str(error.__cause__ or error).strip().partition(chr(10))[0]:.300}") from error
     image = _image_column(dataset.features, source)
     # Neither the buffer nor the rows that a resumed training passes over need pixels.
     dataset = dataset.cast_column(image, Image(decode=False))
     dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
-    return CaptionStream(dataset, image, strict, report or LoadingReport(source), files)
+    return CaptionStream(dataset, image, strict, report or LoadingReport(named))
 
 
 def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -> DatasetDict:
@@ -177,34 +182,35 @@ def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -
             Is told of every row that is skipped.
     """
     files: dict[str, list[str]] = {}
-    for path in _tar_files([str(data_dir / "*") if data_dir.is_dir() else str(data_dir)]):
+    for path in find_tars([str(data_dir)]):
         matched = re.match(r"(train|val|valid|validation|dev|test)(?![a-z])", Path(path).name.lower())
         files.setdefault(split_name(matched[1]) if matched else "train", []).append(path)
     if not files:
         raise FileNotFoundError(f"there is no .tar file in {data_dir}")
-    try:
-        data = load_dataset("webdataset", data_files=files)
-    except (DatasetGenerationError, tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise ValueError(_damage([file for names in files.values() for file in names], report.name, error)) from error
-    return DatasetDict({split: _readable(rows, check_images, report) for split, rows in data.items()})
+    data = DatasetDict()
+    for split, paths in files.items():
+        states = [(state.st_size, state.st_mtime_ns) for state in map(os.stat, paths)]
+        try:
+            rows = Dataset.from_generator(
+                tar_rows, features=TAR_FEATURES, gen_kwargs={"files": paths, "versions": states}
+            )
+        except DatasetGenerationError as error:
+            raise ValueError(str(error.__cause__ or error)) from error
+        data[split] = _readable(rows, check_images, report)
+    return data
 
 
 def _readable(rows: Dataset, decode: bool, report: LoadingReport) -> Dataset:
-    column = _image_column(rows.features, report.name)
-    kept, texts, ids = [], [], []
-    undecoded = rows.cast_column(column, Image(decode=False))
+    kept = []
+    undecoded = rows.cast_column("image", Image(decode=False))
     for index, row in enumerate(tqdm(undecoded, desc="Checking images", unit="image", delay=2)):
-        captions = _captions(row)
-        reason = _problem(row[column], captions, decode)
+        reason = row["problem"] or _problem(row["image"], row["captions"], decode)
         if reason is None:
             kept.append(index)
-            texts.append(captions)
-            ids.append(row["__key__"])
         else:
             report.skip(_place(row) or report.name, None, reason)
-    rows = rows.select_columns(column).select(kept)
-    rows = rows if column == "image" else rows.rename_column(column, "image")
-    return rows.add_column("image_id", ids).add_column("captions", texts)
+    rows = rows.select(kept).rename_column("__key__", "image_id")
+    return rows.select_columns(["image", "image_id", "captions"])
 
 
 def _problem(image: Any, captions: list[str], decode: bool = False) -> str | None:
@@ -231,23 +237,8 @@ def _image_column(columns: Mapping[str, Any], source: str) -> str:
     return images[0]
 
 
-def _tar_files(patterns: Iterable[str]) -> list[str]:
-    return [path for pattern in patterns for path in sorted(glob(pattern)) if path.lower().endswith(".tar")]
-
-
-def _damage(patterns: Sequence[str], name: str, error: Exception) -> str:
-    """Says which tar file cannot be read to its end, if one is the cause of an error."""
-    for path in _tar_files(patterns):
-        try:
-            with tarfile.open(path, "r|") as tar:
-                tar.getmembers()
-        except (tarfile.TarError, EOFError, OSError) as damage:
-            return f"{path}: the tar file is damaged: {damage}"
-    return f"{', '.join(patterns[:3]) or name}: {error}"
-
-
 def _captions(row: Mapping[str, Any]) -> list[str]:
-    if isinstance(row.get("txt"), str):
+    if isinstance(row.get("txt"), str):  # of tar files on the Hub
         captions = row["txt"].splitlines()
     else:
         fields = row["json"] if isinstance(row.get("json"), Mapping) else row

@@ -16,11 +16,14 @@
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+from datasets import Dataset, Features, Image
+from datasets.exceptions import DatasetGenerationError
 
 from .files import read_text
 from .loading_report import LoadingReport
@@ -92,11 +95,74 @@ def split_name(value: Any) -> str:
     return SPLIT_NAMES.get(name, name)
 
 
+def embedded_images(file: Path) -> Dataset | None:
+    r"""
+    The images within a Parquet file, one per row, as `datasets` writes them. They are mapped from a cache on disk: the
+    file may be larger than memory.
+
+    Args:
+        file (`Path`):
+            The file.
+
+    Returns:
+        [`~datasets.Dataset`]: With a column `image` that is not decoded; or `None` if images are names in this file.
+    """
+    if file.suffix.lower() != ".parquet":
+        return None
+    with _readable(file):
+        image = _open_parquet(file)[1]
+        if not pyarrow.types.is_struct(image.type) or image.type.get_field_index("bytes") < 0:
+            return None
+        state = file.stat()
+        version = (str(file), state.st_size, state.st_mtime_ns)
+        try:
+            return Dataset.from_generator(
+                _image_rows, features=Features(image=Image(decode=False)), gen_kwargs={"version": version}
+            )
+        except DatasetGenerationError as error:
+            raise ValueError(f"{file}: not a Parquet file that can be read: {error.__cause__!s:.200}") from error
+
+
+def _image_rows(version: tuple[str, int, int]) -> Iterator[dict[str, Any]]:
+    """The images of a file. Its size and time are there for the cache of `datasets`, which goes by arguments."""
+    parquet, column, _ = _open_parquet(Path(version[0]))
+    for batch in parquet.iter_batches(batch_size=16, columns=[column.name]):
+        for value in batch.column(0).to_pylist():
+            content, path = (value or {}).get("bytes"), (value or {}).get("path")
+            image = {"bytes": content, "path": path if isinstance(path, str) else None}
+            yield {"image": image if any(image.values()) else None}
+
+
 def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
+    """Rows with the columns that are needed; of images within the file, the names alone."""
+    with _readable(file):
+        parquet, image, columns = _open_parquet(file)
+        embeds = pyarrow.types.is_struct(image.type) and image.type.get_field_index("bytes") >= 0
+        if not embeds:
+            columns.append(image.name)
+        elif image.type.get_field_index("path") >= 0:
+            columns.append(f"{image.name}.path")
+        for batch in parquet.iter_batches(batch_size=1024, columns=columns):
+            for row in batch.to_pylist():
+                yield {image.name: None, **row}
+
+
+def _open_parquet(file: Path) -> tuple[pyarrow.parquet.ParquetFile, pyarrow.Field, list[str]]:
+    """The file, which is read page by page, its column of images, and the names of the others that are needed."""
+    parquet = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    schema = parquet.schema_arrow
+    image, *captions = caption_columns(schema.names, file)
+    if len({*schema.names}) < len(schema.names):
+        raise ValueError(f"{file}: two columns have the same name: {[name[:40] for name in schema.names[:20]]}")
+    split = find_column(schema.names, ("split",))
+    return parquet, schema.field(image), [*captions, *([split] if split else [])]
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        yield
+    except (pyarrow.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: not a Parquet file that can be read: {str(error)[:200]}") from error
 
 

@@ -18,13 +18,14 @@ import os
 import re
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+from ..loading import check_archive
 
 
 REAL_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -61,11 +62,7 @@ def read_state_dict(checkpoint: str | Path, expected: str) -> dict[str, torch.Te
     try:
         if checkpoint.suffix == ".safetensors":
             return load_file(checkpoint)
-        # torch does not compress. A small compressed file could fill the memory.
-        if zipfile.is_zipfile(checkpoint):
-            with zipfile.ZipFile(checkpoint) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                    raise ValueError("it is compressed")
+        check_archive(checkpoint)
         with warnings.catch_warnings(action="ignore"):  # about files that are refused anyway
             state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program

@@ -36,7 +36,7 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from ..data.feature_extraction import backbone_of, load_backbone
 from ..errors import error_message, told_in_one_sentence
-from ..loading import check_weights, load_checkpoint, load_config
+from ..loading import check_weights, load_checkpoint, load_config, load_part
 from ..models.grounded_visual_bert.configuration_grounded_visual_bert import GroundedVisualBertConfig
 from ..models.grounded_visual_bert.modeling_grounded_visual_bert import GroundedVisualBertModel
 from ..models.grounded_visual_bert.processing_grounded_visual_bert import GroundedVisualBertProcessor
@@ -159,7 +159,7 @@ def convert_checkpoint(
     """
     with new_folder(output_dir) as folder:
         fields, state_dict = read_checkpoint(checkpoint)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        tokenizer = load_part(AutoTokenizer, tokenizer)
         if len(tokenizer) > fields["vocab_size"]:
             raise ValueError(
                 f"the tokenizer has {len(tokenizer)} words and {checkpoint} only {fields['vocab_size']}: name the one "
@@ -168,7 +168,7 @@ def convert_checkpoint(
         fields |= {"pad_token_id": tokenizer.pad_token_id, "mask_token_id": tokenizer.mask_token_id}
         size = {"height": image_size, "width": image_size}
         if backbone is not None:
-            image_processor = AutoImageProcessor.from_pretrained(backbone, size=size, do_center_crop=False)
+            image_processor = load_part(AutoImageProcessor, backbone, size=size, do_center_crop=False)
             network = load_backbone(backbone)
             fields |= {"backbone_config": network.config, "region_feature_size": network.channels[-1]}
         else:

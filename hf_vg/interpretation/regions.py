@@ -21,9 +21,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
 
-from ..loading import find_checkpoint, load_checkpoint, load_config
+from ..loading import load_checkpoint, load_config, load_part
 from ..models import grounded_visual_bert
-from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes
+from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes, parse_entities
 from .figures import drawable
 from .rollout import word_to_region_attention
 
@@ -41,7 +41,7 @@ def load_region_model(name_or_path: str, trust_remote_code: bool = False) -> tup
     if model_class is None:
         raise ValueError(f"{name_or_path} is a {architecture}, which is no class of this package.")
     model = load_checkpoint(name_or_path, "regions", model_class, trust_remote_code=trust_remote_code)
-    return model, AutoProcessor.from_pretrained(find_checkpoint(name_or_path), trust_remote_code=trust_remote_code)
+    return model, load_part(AutoProcessor, name_or_path, trust_remote_code)
 
 
 def find_regions(
@@ -146,6 +146,7 @@ def regions_of_words(
         - **head_attention** -- `np.ndarray` of shape `(layers, heads, words, boxes)`, likewise.
         - **method** -- what `attention` is.
     """
+    text = _plain(text)
     inputs, attentions, _ = _look(model, processor, image, text, boxes)
     num_tokens = inputs["input_ids"].shape[1]
     mean = word_to_region_attention(attentions, num_tokens, _is_rollout(model, rollout))
@@ -197,6 +198,7 @@ def ground_phrase(
     Returns:
         `list[dict]`: `box`, in pixels, and `score` from 0 to 1, best first.
     """
+    text = _plain(text)
     start = 0 if phrase is None else text.find(phrase)
     if start < 0:
         raise ValueError(f"The phrase {phrase!r} is not in the text {text!r}.")
@@ -217,6 +219,13 @@ def ground_phrase(
     in_pixels = inputs["boxes"][0, 1:] * torch.tensor([width, height, width, height])
     order = scores.argsort(descending=True, stable=True)
     return [{"box": in_pixels[i].tolist(), "score": float(scores[i])} for i in order]
+
+
+def _plain(text: str) -> str:
+    """A text as the processor reads it, which is without the mark-up of Flickr30k Entities."""
+    if not isinstance(text, str):
+        raise TypeError(f"`text` must be a string, got {type(text).__name__}: {text!r:.80}.")
+    return parse_entities(text)[0]
 
 
 def _look(

@@ -193,6 +193,8 @@ def batched_text(name: str, text: Any, is_split_into_words: bool | None = False)
     for index, item in enumerate(texts):
         if not isinstance(item, expected):
             raise TypeError(f"`{name}[{index}]` must be a {expected.__name__}, got {type(item).__name__}: {item!r}.")
+        if isinstance(item, str) and not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
+            raise ValueError(f"`{name}[{index}]` holds half of a surrogate pair, and is no valid text: {item!a:.80}.")
     return texts
 
 

@@ -91,7 +91,9 @@ class EmbeddingSpace:
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> "EmbeddingSpace":
         """Loads a model and its processor. `kwargs` are those of `AutoModel.from_pretrained`."""
-        return cls(AutoModel.from_pretrained(name_or_path, **kwargs), AutoProcessor.from_pretrained(name_or_path))
+        trust_remote_code = kwargs.pop("trust_remote_code", False)
+        model = AutoModel.from_pretrained(name_or_path, trust_remote_code=trust_remote_code, **kwargs)
+        return cls(model, AutoProcessor.from_pretrained(name_or_path, trust_remote_code=trust_remote_code))
 
     def encode_images(self, images: Sequence[Any] | torch.Tensor, batch_size: int = 32) -> torch.Tensor:
         r"""
@@ -126,6 +128,9 @@ class EmbeddingSpace:
         """
         if isinstance(texts, str):
             raise TypeError(f"Give a list of sentences, not a single one: {texts!r:.80}.")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"Sentence {index} must be a string, got {type(text).__name__}: {text!r:.80}.")
         order = sorted(range(len(texts)), key=lambda index: len(texts[index].split()))
         vectors = _in_batches(self._text_vectors, [texts[index] for index in order], batch_size, "sentences")
         return vectors[torch.tensor(order, dtype=torch.long).argsort()]

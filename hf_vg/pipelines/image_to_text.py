@@ -139,9 +139,15 @@ class ImageToTextPipeline(Pipeline):
         overrides = {"return_dict_in_generate": bool(return_attention)}
         if return_attention:
             overrides["output_attentions"] = True
-        outputs = self.model.generate(
-            **model_inputs, **self._prepare_generate_kwargs(generate_kwargs or {}, **overrides)
-        )
+        settings = self._prepare_generate_kwargs(generate_kwargs or {}, **overrides)
+        try:
+            outputs = self.model.generate(**model_inputs, **settings)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+            # What a checkpoint or a user asks of `generate` is not checked before it fails.
+            raise ValueError(
+                f"{self.model.name_or_path} cannot write a caption with these settings: {type(error).__name__}: "
+                f"{str(error).strip().partition(chr(10))[0][:200]}"
+            ) from error
         sequences = outputs.sequences if return_attention else outputs
         # One row per image, so that a batch is taken apart rightly when there are several sequences per image.
         result = {"sequences": sequences.view(batch_size, -1, sequences.shape[-1])}

@@ -29,7 +29,14 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING
 
-from ..loading import HUB_TIMEOUT, find_checkpoint, is_dual_encoder, load_checkpoint, load_config
+from ..loading import (
+    HUB_TIMEOUT,
+    check_generation,
+    is_dual_encoder,
+    load_checkpoint,
+    load_config,
+    load_part,
+)
 from ..models.self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
 from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline
@@ -47,9 +54,10 @@ def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageT
             Whether to run code that comes with the checkpoint.
     """
     model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code)
+    check_generation(name_or_path, model)
     parts = {
-        "tokenizer": _load_part(AutoTokenizer, name_or_path, trust_remote_code),
-        "image_processor": _load_part(AutoImageProcessor, name_or_path, trust_remote_code),
+        "tokenizer": load_part(AutoTokenizer, name_or_path, trust_remote_code),
+        "image_processor": load_part(AutoImageProcessor, name_or_path, trust_remote_code),
     }
     return ImageToTextPipeline(model=model, task="image-to-text", **parts)
 
@@ -100,7 +108,7 @@ def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingS
         except Exception as error:  # broken files are reported in many ways
             raise ValueError(f"{name_or_path} cannot be loaded: {error}") from error
     model = load_checkpoint(name_or_path, "search", trust_remote_code=trust_remote_code)
-    return EmbeddingSpace(model, _load_part(AutoProcessor, name_or_path, trust_remote_code))
+    return EmbeddingSpace(model, load_part(AutoProcessor, name_or_path, trust_remote_code))
 
 
 def _is_sentence_transformer(name_or_path: str, trust_remote_code: bool) -> bool:
@@ -129,7 +137,7 @@ def load_sentence_encoder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a sentence encoder and its tokenizer, as [`load_captioner`] loads captioners."""
     model = load_checkpoint(name_or_path, "sentences", trust_remote_code=trust_remote_code)
-    return model, _load_part(AutoTokenizer, name_or_path, trust_remote_code)
+    return model, load_part(AutoTokenizer, name_or_path, trust_remote_code)
 
 
 def load_detector(name_or_path: str, trust_remote_code: bool = False) -> Pipeline:
@@ -138,13 +146,5 @@ def load_detector(name_or_path: str, trust_remote_code: bool = False) -> Pipelin
     if type(config) not in MODEL_FOR_OBJECT_DETECTION_MAPPING:
         raise ValueError(f"{name_or_path} is a {config.model_type}, which does not detect objects.")
     model = load_checkpoint(name_or_path, model_class=AutoModelForObjectDetection, trust_remote_code=trust_remote_code)
-    image_processor = _load_part(AutoImageProcessor, name_or_path, trust_remote_code)
+    image_processor = load_part(AutoImageProcessor, name_or_path, trust_remote_code)
     return pipeline("object-detection", model=model, image_processor=image_processor)
-
-
-def _load_part(auto_class: Any, name_or_path: str, trust_remote_code: bool) -> Any:
-    try:
-        return auto_class.from_pretrained(find_checkpoint(name_or_path), trust_remote_code=trust_remote_code)
-    except Exception as error:  # broken files are reported in many ways
-        part = auto_class.__name__.removeprefix("Auto")
-        raise ValueError(f"the {part} of {name_or_path} cannot be loaded: {error}") from error

@@ -323,7 +323,7 @@ def parse_arguments(
             text = flags.pop(0)
         try:
             values[name] = {**values.get(name, {}), key: yaml.safe_load(text)}
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError):
             parser.error(f"{flag} {text}: the value is not YAML.")
 
     # Scalars of the file are read like flags, so that their types and choices are checked too.
@@ -404,7 +404,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise SystemExit(f"error: the config {str(path)!r} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise SystemExit(f"error: the config {str(path)!r} is not YAML: {error}") from None
     if not isinstance(values or {}, dict):
         raise SystemExit(f"error: the config {str(path)!r} must be a mapping of names to values.")

@@ -36,7 +36,7 @@ from ..data.prompted_captions import PromptedCaptionCollator
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
 from ..interpretation.families import leading_tokens
-from ..loading import load_checkpoint
+from ..loading import load_checkpoint, load_part
 from .arguments import CaptionerArguments
 from .images import build_image_processor, config_fields, fill_backbone
 
@@ -194,7 +194,7 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
         **kept,
     )
     _set_decoding(args, model)
-    return model, AutoProcessor.from_pretrained(args.checkpoint, trust_remote_code=args.trust_remote_code)
+    return model, load_part(AutoProcessor, args.checkpoint, args.trust_remote_code)
 
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel) -> None:

@@ -58,8 +58,11 @@ def mark_complete(checkpoint: str | Path) -> None:
     )
     files = {name: file_digest(checkpoint / name) for name in names if name != COMPLETE_NAME}
     mark = {"hf_vg": hf_vg.__version__, "files": files}
-    with atomic_write(checkpoint / COMPLETE_NAME) as file:
-        file.write_text(json.dumps(mark, indent=2), encoding="utf-8")
+    # Moved in one step, so that a kill leaves all of it or nothing. It is not flushed to the disk, which would take
+    # longer than the rest: without its mark, after a power cut, a checkpoint is one that is not complete.
+    temporary = checkpoint / f".{COMPLETE_NAME}.tmp"
+    temporary.write_text(json.dumps(mark, indent=2), encoding="utf-8")
+    os.replace(temporary, checkpoint / COMPLETE_NAME)
 
 
 def file_digest(file: Path) -> str:
@@ -213,7 +216,12 @@ def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dic
     file = Path(checkpoint) / SETTINGS_NAME
     if not file.exists():  # of a training without a recipe
         return {}
-    then = yaml.safe_load(file.read_text(encoding="utf-8"))
+    try:
+        then = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: {str(error).partition(chr(10))[0]:.200}") from error
+    if not isinstance(then, dict):
+        raise ValueError(f"{file} is damaged: it must be a mapping of names to values.")
     now = yaml.safe_load(yaml.safe_dump(dict(settings)))
 
     def shown(values: Mapping[str, Any], name: str) -> str:

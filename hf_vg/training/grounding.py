@@ -28,7 +28,7 @@ from ..data.feature_extraction import load_backbone
 from ..data.region_collators import ImageGroupSampler, RegionCollator
 from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer
-from ..loading import load_checkpoint
+from ..loading import load_checkpoint, load_part
 from ..models.grounded_visual_bert import GroundedVisualBertConfig, GroundedVisualBertProcessor
 from .arguments import ModelArguments, VgTrainingArguments
 from .trainer import VgTrainer
@@ -139,9 +139,9 @@ def build_grounded_visual_bert(
     if args.checkpoint is not None:
         kept = {name: value for name, value in fields.items() if name not in SIZES}
         model = load_checkpoint(args.checkpoint, "regions", model_class, True, trust, **kept)
-        return model, GroundedVisualBertProcessor.from_pretrained(args.checkpoint, trust_remote_code=trust)
+        return model, load_part(GroundedVisualBertProcessor, args.checkpoint, trust)
     if args.text_model is not None:
-        tokenizer = AutoTokenizer.from_pretrained(args.text_model, trust_remote_code=trust)
+        tokenizer = load_part(AutoTokenizer, args.text_model, trust)
     else:
         tokenizer = train_wordpiece_tokenizer(texts)
     fields["mask_token_id"] = tokenizer.mask_token_id
@@ -149,9 +149,7 @@ def build_grounded_visual_bert(
     backbone = load_backbone(args.backbone, args.trust_remote_code) if args.backbone is not None else None
     if backbone is not None:
         # The backbone's own normalisation, without its crop: boxes are relative to the whole image.
-        image_processor = AutoImageProcessor.from_pretrained(
-            args.backbone, trust_remote_code=trust, size=size, do_center_crop=False
-        )
+        image_processor = load_part(AutoImageProcessor, args.backbone, trust, size=size, do_center_crop=False)
     else:
         image_processor = CLIPImageProcessorPil(
             size=size, do_center_crop=False, image_mean=IMAGENET_DEFAULT_MEAN, image_std=IMAGENET_DEFAULT_STD

@@ -21,6 +21,7 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 
 from ..data.arguments import CaptionDataArguments
 from ..data.feature_extraction import backbone_of, load_backbone
+from ..loading import load_part
 from .arguments import CaptionerArguments, SentenceEncoderArguments
 
 
@@ -38,7 +39,7 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
         size = {"height": args.squeeze_images, "width": args.squeeze_images}
         whole = {"size": size, "do_center_crop": False}
     if args.backbone is not None:
-        return AutoImageProcessor.from_pretrained(args.backbone, trust_remote_code=args.trust_remote_code, **whole)
+        return load_part(AutoImageProcessor, args.backbone, args.trust_remote_code, **whole)
     fields = {
         "size": {"shortest_edge": args.image_size},
         "crop_size": {"height": args.image_size, "width": args.image_size},

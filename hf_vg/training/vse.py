@@ -24,6 +24,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase, PreTrainedToke
 
 from ..data.arguments import CaptionDataArguments
 from ..data.feature_extraction import extract_features
+from ..data.features import undecoded
 from ..data.glove import GloveReport, initialize_from_glove
 from ..data.processes import process_state
 from ..data.tokenizers import special_token_fields
@@ -176,7 +177,7 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSp
         batch_size (`int`):
             Images that are encoded at a time.
     """
-    images = dataset["image"]
+    images = undecoded(dataset)["image"]
     if args.features is not None:
         if not isinstance(space.model, VseScnlmModel):
             raise ValueError("--features are those of a vse_scnlm's backbone. Leave it out for other models.")

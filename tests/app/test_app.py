@@ -378,6 +378,69 @@ def test_uploads_and_queues_are_limited(address):
     assert {"caption", "search", "ground", "sentences"} <= names
 
 
+def ask(address: str, name: str, data: list, session: str) -> tuple[str, str]:
+    """What a visitor gets over HTTP: an answer, a word of what is wrong, or neither if the connection is cut."""
+    ids = {d["api_name"]: d["id"] for d in httpx.get(f"{address}config", timeout=60).json()["dependencies"]}
+    body = {"data": data, "fn_index": ids[name], "session_hash": session}
+    joined = httpx.post(f"{address}gradio_api/queue/join", json=body, timeout=60)
+    if joined.status_code != 200:
+        return "refused", joined.json()["detail"]
+    stream = httpx.stream("GET", f"{address}gradio_api/queue/data", params={"session_hash": session}, timeout=120)
+    with stream as events:
+        for line in events.iter_lines():
+            event = json.loads(line[5:]) if line.startswith("data:") else {}
+            if event.get("msg") == "process_completed":
+                output = event["output"]
+                return ("answered", str(output["data"])) if event["success"] else ("refused", output["error"])
+    return "cut off", ""
+
+
+@pytest.fixture(scope="module")
+def uploaded(address, tmp_path_factory) -> dict:
+    """A photo as the page sends it."""
+    file = tmp_path_factory.mktemp("upload") / "photo.png"
+    random_images(1, size=40)[0].save(file)
+    answer = httpx.post(f"{address}gradio_api/upload", files={"files": ("photo.png", file.read_bytes())}, timeout=60)
+    return {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}}
+
+
+def test_every_one_of_many_requests_is_answered_or_refused(address, models, uploaded):
+    """100 at once are more than may wait. None is cut off, and what is answered is what one visitor alone gets."""
+
+    def caption(number):
+        return ask(address, "caption", [models["captioner"], uploaded, 1 + number % 2], f"many{number}")
+
+    alone = [caption(number) for number in (1000, 1001)]
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(caption, range(100)))
+    kinds = [kind for kind, _ in answers]
+    assert {*kinds} <= {"answered", "refused"} and kinds.count("answered") >= 20
+    assert all(answer == alone[number % 2] for number, answer in enumerate(answers) if answer[0] == "answered")
+    assert {text for kind, text in answers if kind == "refused"} <= {"Queue is full. Max size is 64 and size is 64."}
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"path": "/etc/hostname"}, {"path": "../../etc/hostname"}, {"path": __file__}, {"path": "{model}/config.json"},
+        {"path": "http://127.0.0.1:1/a.png"}, {"path": "", "url": "http://127.0.0.1:1/a.png"}, {"path": None}, 5, "x",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_files_that_were_not_uploaded_are_not_read(image, address, models):
+    if isinstance(image, dict):
+        path = image["path"] and image["path"].format(model=models["captioner"])
+        image = {**image, "path": path, "meta": {"_type": "gradio.FileData"}}
+    kind, told = ask(address, "caption", [models["captioner"], image, 1], f"file{image}"[:50])
+    assert kind == "refused" and "Traceback" not in str(told)
+
+
+def test_5000_boxes_are_refused_over_http(address, models, uploaded):
+    boxes = json.dumps([[0, 0, 9, 9]] * 5000)
+    kind, told = ask(address, "ground", [models["regions"], uploaded, "a red circle", "", boxes], "boxes")
+    assert kind == "refused" and "limit is 1,000" in told
+
+
 def test_requests_beyond_the_queue_are_refused(models, monkeypatch):
     """Of 30 requests that come while one is served, five may wait, and the others are told to try again."""
     release = Event()

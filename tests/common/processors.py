@@ -151,6 +151,8 @@ class ProcessorTesterMixin:
             self.processor()()
         with pytest.raises(TypeError, match=r"`text\[1\]` must be a str, got int: 7"):
             self.processor()(text=["a", 7])
+        with pytest.raises(ValueError, match=r"`text\[1\]` holds half of a surrogate pair"):
+            self.processor()(text=["é 🙂", "a \ud800"])
 
     def test_input_names_are_what_the_model_takes(self):
         processor = self.processor()

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Bad inputs: each is refused or skipped with the file and the line or entry it is in, and none stops the others."""
 
+import gzip
 import json
 import os
 import re
@@ -164,6 +165,14 @@ class Server(BaseHTTPRequestHandler):
             except OSError:
                 pass
             return
+        if self.path == "/slow%20headers":
+            try:
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
+                while not self.server.over.wait(0.02):
+                    self.wfile.write(b"x")
+            except OSError:
+                pass
+            return
         if self.path in ("/loop", "/moved", "/to-a-file"):
             targets = {"/loop": "/loop", "/moved": "/good", "/to-a-file": "file:///etc/hostname"}
             self.send_response(302)
@@ -205,6 +214,7 @@ class TestAddresses:
             ("/large", "larger than `max_bytes`"),
             ("/lies", "larger than `max_bytes`"),
             ("/slow", "takes longer than 0.3 seconds"),
+            ("/slow%20headers", "takes longer than 0.3 seconds"),
             ("/loop", "redirects"),
             ("/to-a-file", "file"),
             ("/none", "404"),
@@ -213,7 +223,7 @@ class TestAddresses:
     )
     def test_bad_answers_are_refused(self, server, path, reason):
         with pytest.raises(ValueError, match=f"(?i){path}' cannot be opened as an image: .*{reason}"):
-            open_image(server.address + path, timeout=0.3 if path == "/slow" else 10, max_bytes=100_000)
+            open_image(server.address + path, timeout=0.3 if "slow" in path else 10, max_bytes=100_000)
 
     @pytest.mark.parametrize("path", ["/good", "/moved"])
     def test_good_answers_are_images(self, server, path):
@@ -254,6 +264,64 @@ class TestAddresses:
             with pytest.raises(ValueError, match="cannot be opened"):
                 readable_rows([{"image": source}], strict=True)
         assert server.requests == []
+
+
+class TestDatasets:
+    """Folders as the Hub has them, which `datasets` reads."""
+
+    def write(self, folder, images: list[dict]) -> str:
+        folder.mkdir()
+        rows = [{"image": image, "caption": f"image {number}"} for number, image in enumerate(images)]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
+        return str(folder)
+
+    def test_rows_are_checked_as_those_of_any_other_format(self, tmp_path):
+        (tmp_path / "outside.png").write_bytes(SMALL)
+        images = [{"bytes": content, "path": None} for content in (SMALL, EPS, PNG[:200], BAD_IMAGES["thin and high"])]
+        images += [{"bytes": None, "path": str(tmp_path / "outside.png")}, {"bytes": None, "path": None}, None]
+        name = self.write(tmp_path / "data", images)
+        report = LoadingReport("hub")
+        data = load_captions(name, report=report)
+        assert data["train"]["captions"][:] == [["image 0"]] and report.kinds["skipped"] == 6
+        assert "outside.png' is not one of the dataset's files" in str(report)
+        with pytest.raises(ValueError, match="rows skipped"):
+            load_captions(name, strict=True)
+
+    @pytest.mark.parametrize(
+        ("files", "said"),
+        [
+            *(
+                ({"README.md": f"---\nconfigs:\n- data_files: {names}\n---\n"}, "outside of its folder")
+                for names in ("http://127.0.0.1:9/a", "hf://datasets/a/b", "/etc/*", "[a, ../b]", "{train: ../b}")
+            ),
+            ({"README.md": "---\n[[[\n---\n"}, "README.md: its first lines are not YAML"),
+            ({"README.md": "---\na: !!python/object/apply:os.system [x]\n---\n"}, "README.md: its first lines"),
+            ({"data.py": "raise SystemExit('code was run')"}, "cannot be loaded as a dataset"),
+            ({"a.tar": "no tar"}, "cannot be loaded as a dataset"),
+            ({"a.jsonl": "{"}, "cannot be loaded as a dataset"),
+            ({"a.csv": "image,caption\n1,2\n"}, "holds no images|no image with a caption is left"),
+        ],
+    )
+    def test_a_hostile_folder_is_refused(self, tmp_path, files, said, monkeypatch):
+        monkeypatch.setattr(socket.socket, "connect", lambda *args: pytest.fail("the network was asked"))
+        folder = tmp_path / "data"
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        with pytest.raises(ValueError, match=said):
+            load_captions(str(folder))
+
+    @pytest.mark.parametrize("captions", [[5, 6], [{"a": 1}, {"a": 2}], [[["a"]], [["b"]]], [" ", None]], ids=str)
+    def test_captions_that_are_no_texts(self, tmp_path, captions):
+        (tmp_path / "data").mkdir()
+        rows = [{"image": {"bytes": SMALL, "path": None}, "caption": caption} for caption in captions]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / "rows.parquet")
+        with pytest.raises(ValueError, match="the row has no captions"):
+            load_captions(str(tmp_path / "data"))
+
+    def test_nothing_left_is_an_error(self, tmp_path):
+        with pytest.raises(ValueError, match="no image with a caption is left"):
+            load_captions(self.write(tmp_path / "data", [{"bytes": EPS, "path": None}]))
 
 
 class TestBatches:
@@ -434,12 +502,89 @@ class TestTables:
         with pytest.raises(ValueError, match="captions.parquet:1: skipped: 'image'"):
             load_captions("table", photos)
 
+    def test_other_columns_of_a_parquet_file_are_not_read(self, photos):
+        dates = pa.array([2**31 - 1], pa.date32())  # no date of Python
+        table = pa.table({"image": ["a.png"], "caption": ["A"], "when": dates})
+        pyarrow.parquet.write_table(table, photos / "captions.parquet")
+        assert len(load_captions("table", photos)["train"]) == 1
+        pyarrow.parquet.write_table(pa.table({"image": ["a.png"], "caption": dates}), photos / "captions.parquet")
+        with pytest.raises(ValueError, match="captions.parquet: not a Parquet file that can be read"):
+            load_captions("table", photos)
+
+    def test_images_in_a_parquet_file(self, photos):
+        """With files beside, captions of one image in several rows, and what cannot be used."""
+        image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        images = [
+            {"bytes": SMALL, "path": "x.png"}, {"bytes": None, "path": "a.png"}, {"bytes": SMALL, "path": None},
+            {"bytes": SMALL, "path": "x.png"}, {"bytes": EPS, "path": "eps.png"}, {"bytes": None, "path": "../a.png"},
+            {"bytes": SMALL, "path": "../../up.png"}, {"bytes": b"", "path": "b.png"}, None,
+        ]  # fmt: skip
+        splits = ["train"] * 6 + ["val"] * 3
+        captions = [str(number) for number in range(9)]
+        table = pa.table({"image": pa.array(images, image), "caption": captions, "split": splits})
+        pyarrow.parquet.write_table(table, photos / "captions.parquet")
+        report = LoadingReport("table")
+        data = load_captions("table", photos, report=report)
+        assert data["train"].select_columns(["image_id", "captions"])[:] == {
+            "image_id": ["x.png", "a.png", "row 3"],
+            "captions": [["0", "3"], ["1"], ["2"]],
+        }
+        assert data["validation"]["image_id"][:] == ["../../up.png", "b.png"] and report.kinds["skipped"] == 3
+        assert all(row["image"].size == (8, 6) for split in data.values() for row in split)
+        struct = pa.table({"image": pa.array([{"bytes": SMALL}]), "caption": ["A"]})
+        pyarrow.parquet.write_table(struct, photos / "captions.parquet")
+        assert load_captions("table", photos)["train"]["image_id"][:] == ["row 1"]
+
     def test_images_dir_says_what_may_be_read(self, photos):
         table = photos / "captions.csv"
         table.write_text(f"image,caption\n{photos.parent / 'a.png'},A dog\n")
         with pytest.raises(ValueError, match="lies outside of"):
             load_captions("table", table)
         assert len(load_captions("table", table, images_dir=photos.parent)["train"]) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "target"),
+        [
+            ("link.png", "../a.png"),
+            ("link.png", "{outside}/a.png"),
+            ("link/a.png", ".."),
+            ("link/../a.png", "{outside}/other"),  # which is {outside}/a.png
+        ],
+    )
+    def test_a_link_that_leaves_the_folder_is_refused(self, photos, name, target):
+        (photos.parent / "other").mkdir()
+        (photos / name.partition("/")[0]).symlink_to(target.format(outside=photos.parent))
+        table = photos / "captions.csv"
+        table.write_text(f"image,caption\n{name},A dog\nb.png,A cat\n")
+        report = LoadingReport("table")
+        assert load_captions("table", table, report=report)["train"]["image_id"][:] == ["b.png"]
+        assert re.search(r"csv:2: skipped: .* is a link to .*/a\.png, outside of .*`images_dir`", str(report))
+
+    def test_a_link_within_the_folder_is_followed(self, photos):
+        (photos / "link.png").symlink_to("a.png")
+        (photos / "captions.csv").write_text("image,caption\nlink.png,A dog\n")
+        assert len(load_captions("table", photos, strict=True)["train"]) == 1
+
+    def test_a_folder_of_images_elsewhere_must_be_named(self, photos, tmp_path):
+        data = tmp_path / "data"
+        data.mkdir()
+        (data / "captions.csv").write_text("image,caption\na.png,A dog\n")
+        (data / "images").symlink_to(photos)
+        with pytest.raises(ValueError, match="images is a link to .*photos, outside of .*`images_dir`"):
+            load_captions("table", data)
+        for folder in (photos, data / "images"):
+            assert len(load_captions("table", data, images_dir=folder)["train"]) == 1
+
+    def test_a_snapshot_of_the_hub_is_links(self, photos, tmp_path):
+        repository = tmp_path / "datasets--me--photos"
+        snapshot = repository / "snapshots" / "0123"
+        (snapshot / "images").mkdir(parents=True)
+        (repository / "blobs").mkdir()
+        (repository / "blobs" / "4567").write_bytes(SMALL)
+        (snapshot / "images" / "a.png").symlink_to("../../../blobs/4567")
+        (snapshot / "images" / "b.png").symlink_to("../../../../a.png")
+        (snapshot / "captions.csv").write_text("image,caption\na.png,A dog\nb.png,A cat\n")
+        assert load_captions(None, snapshot)["train"]["image_id"][:] == ["a.png"]
 
     def test_a_report_of_many_problems_stays_small(self, photos):
         (photos / "captions.csv").write_text("image,caption\na.png,A dog\n" + "gone.png,\n" * 5000)
@@ -553,6 +698,14 @@ def write_tar(path, members: dict[str, bytes]) -> None:
 
 
 BAD_MEMBERS = {
+    "no image": {"1.txt": b"A dog"},
+    "no image and no caption": {"licence.json": b'{"by": "me"}'},
+    "two images": {"1.png": PNG, "1.jpg": JPEG, "1.txt": b"A dog"},
+    "no text": {"1.png": PNG, "1.txt": b"\xff\xfe\xfa"},
+    "no JSON": {"1.png": PNG, "1.json": b'{"caption": '},
+    "no object": {"1.png": PNG, "1.json": b"[1]"},
+    "deep brackets": {"1.png": PNG, "1.json": b"[" * 100_000},
+    "a caption that is a number": {"1.png": PNG, "1.json": b'{"caption": 7}'},
     "a broken image": {"1.png": PNG[:200], "1.txt": b"A dog"},
     "a thin image": {"1.png": BAD_IMAGES["thin and high"], "1.txt": b"A dog"},
     "postscript": {"1.png": EPS, "1.txt": b"A dog"},
@@ -564,17 +717,42 @@ BAD_MEMBERS = {
 class TestTars:
     @pytest.mark.parametrize("name", BAD_MEMBERS)
     def test_a_bad_member_is_named_by_tar_and_key(self, tmp_path, name, caplog):
-        write_tar(tmp_path / "train-0.tar", {"0.png": PNG, "0.txt": b"A cat", **BAD_MEMBERS[name]})
-        stream = stream_captions("webdataset", str(tmp_path / "train-0.tar"))
-        assert [row["captions"] for row in stream.one_pass()] == [["A cat"]]
-        assert "train-0.tar: 1: skipped: " in caplog.text
+        good = {"0.png": PNG, "0.txt": b"A cat"}
+        for members in ({**good, **BAD_MEMBERS[name]}, {**BAD_MEMBERS[name], **good}):
+            caplog.clear()
+            write_tar(tmp_path / "train-0.tar", members)
+            stream = stream_captions("webdataset", str(tmp_path / "train-0.tar"))
+            assert [row["captions"] for row in stream.one_pass()] == [["A cat"]]
+            assert re.search(r"train-0\.tar: (1|licence): skipped: ", caplog.text)
         assert load_captions(None, tmp_path)["train"]["captions"][:] == [["A cat"]]
-        with pytest.raises(ValueError, match=r"train-0\.tar: 1: skipped: "):
+        with pytest.raises(ValueError, match=r"train-0\.tar: (1|licence): skipped: "):
             list(stream_captions("webdataset", str(tmp_path / "train-0.tar"), strict=True).one_pass())
-        with pytest.raises(ValueError, match=r"train-0\.tar: 1: skipped: "):
+        with pytest.raises(ValueError, match=r"train-0\.tar: (1|licence): skipped: "):
             load_captions(None, tmp_path, strict=True)
 
-    @pytest.mark.parametrize("damage", ["empty", "cut in a member", "cut in a header", "text"])
+    def test_other_members_are_not_read(self, tmp_path):
+        """Neither pickles, nor links, nor packed files."""
+        with tarfile.open(tmp_path / "0.tar", "w") as tar:
+            for name, target in (("link.png", "/etc/hostname"), ("link.txt", "/etc/hostname")):
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, target
+                tar.addfile(link)
+            members = {"0.png": PNG, "0.json": b'{"caption": "A cat"}', "0.txt": b"A cat\n", "0.pth": b"\x80\x04."}
+            for name, content in {**members, "0.txt.gz": b"\x1f\x8b", "0.cls": b"no number", "README": b""}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, BytesIO(content))
+        report = LoadingReport("tar")
+        assert load_captions(None, tmp_path, report=report)["train"]["captions"][:] == [["A cat"]]
+        assert not report.problems
+
+    def test_a_tar_that_changed_is_read_again(self, tmp_path):
+        for caption in (b"A cat", b"A dog"):
+            write_tar(tmp_path / "0.tar", {"0.png": PNG, "0.txt": caption})
+            os.utime(tmp_path / "0.tar", (len(caption), caption[2]))
+            assert load_captions(None, tmp_path)["train"]["captions"][:] == [[caption.decode()]]
+
+    @pytest.mark.parametrize("damage", ["empty", "cut in a member", "cut in a header", "text", "packed and cut"])
     def test_a_damaged_tar_is_named(self, tmp_path, damage):
         members = {f"{index}.{kind}": PNG if kind == "png" else b"A" for index in range(8) for kind in ("png", "txt")}
         for name in ("0.tar", "1.tar"):
@@ -585,6 +763,7 @@ class TestTars:
             "cut in a member": whole[:60_000],
             "cut in a header": whole[:300],
             "text": b"no" * 999,
+            "packed and cut": gzip.compress(whole)[:9_000],
         }
         (tmp_path / "1.tar").write_bytes(content[damage])
         with pytest.raises(ValueError, match=r"1\.tar: the tar file is damaged: ."):

@@ -25,6 +25,7 @@ import torch
 from datasets import Dataset, Features, load_from_disk
 from datasets import Image as ImageFeature
 from PIL import Image, ImageOps
+from safetensors.torch import save_file
 from transformers import AutoImageProcessor, CLIPImageProcessorPil
 
 from hf_vg import (
@@ -297,6 +298,24 @@ def test_a_damaged_shard_is_named(dataset, backbone, image_processor, tmp_path):
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(ValueError, match=f"{shard.name} is damaged"):
         FeatureCache(cache.folder)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"features": torch.zeros(2, 4, dtype=torch.float16)},
+        {"digests": torch.zeros(2, 16, dtype=torch.uint8)},
+        {"features": torch.zeros(2, 4), "digests": torch.zeros(2, 16, dtype=torch.uint8)},
+        {"features": torch.zeros(2, dtype=torch.float16), "digests": torch.zeros(2, 16, dtype=torch.uint8)},
+        {"features": torch.zeros(2, 4, dtype=torch.float16), "digests": torch.zeros(1, 16, dtype=torch.uint8)},
+        {"features": torch.zeros(2, 4, dtype=torch.float16), "digests": torch.zeros(2, 8, dtype=torch.uint8)},
+    ],
+    ids=str,
+)
+def test_a_shard_of_something_else_is_named(tensors, tmp_path):
+    save_file(tensors, tmp_path / "0.safetensors")
+    with pytest.raises(ValueError, match=r"0\.safetensors is damaged \(.*Delete it"):
+        FeatureCache(tmp_path)
 
 
 def test_features_that_half_precision_can_not_hold_are_refused(dataset, backbone, image_processor, tmp_path):

@@ -78,7 +78,7 @@ class Hub(ThreadingHTTPServer):
         self.parts: dict[str, dict[int, bytes]] = {}
         self.requests: list[str] = []
         # What goes wrong: (pattern of "METHOD /path", what to do, how often). A status is answered, "cut" hangs up
-        # after half of what is sent.
+        # after half of what is sent, and "hang" reads half of it and waits until the sender is gone.
         self.faults: list[tuple[str, int | str, int]] = []
 
     @property
@@ -121,8 +121,11 @@ class Handler(BaseHTTPRequestHandler):
         request = f"{method} {self.path}"
         self.server.requests.append(request)
         fault = self.server.fault(request)
-        if fault == "cut":
+        if fault in ("cut", "hang"):
             self.rfile.read(int(self.headers.get("Content-Length") or 0) // 2)
+            if fault == "hang":
+                while self.rfile.read(1):
+                    pass
             self.close_connection = True
             self.connection.shutdown(2)
             return

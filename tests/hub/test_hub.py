@@ -15,6 +15,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load, load_file
 
+from hf_vg.loading import load_checkpoint
 from tests.common import ROOT
 from tests.hub.checkpoints import checkpoints
 from tests.hub.server import Hub
@@ -247,24 +249,6 @@ def test_failures_are_told_or_overcome(hub, tmp_path):
         assert load(hub.files(f"user/{name}")["model.safetensors"].content)
 
 
-KILLED = """
-    from tests.hub.checkpoints import checkpoints
-    checkpoints()["vgg"].model.push_to_hub("user/killed")
-"""
-
-
-def test_a_kill_during_the_upload_leaves_nothing_of_it(hub, tmp_path):
-    hub.faults.append(("POST .*/user/killed/commit/", 503, 999))  # the files have arrived; the commit is tried again
-    process = start(KILLED, hub, tmp_path)
-    while process.poll() is None and not any("user/killed/commit" in request for request in hub.requests):
-        time.sleep(0.05)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert set(hub.files("user/killed")) == {".gitattributes"}
-    hub.faults.clear()
-
-
 TRAIN = """
     import os
     import torch
@@ -296,6 +280,38 @@ TRAIN = """
             data_collator=CaptionCollator(tiny_processor()), processing_class=tiny_processor(), dataset_name="scenes",
         )
 """
+
+PUSH_FOLDER = (
+    TRAIN
+    + """
+    trainer("trained", 2, push_to_hub=True, hub_model_id="user/killed").push_to_hub()
+"""
+)
+
+
+def test_a_push_that_is_killed_is_completed_by_the_next(hub, tmp_path):
+    """Killed while the weights are sent, and while they are committed, it changes nothing there or here."""
+    weights = None
+    for request, fault in (("PUT /lfs/", "hang"), ("POST .*/user/killed/commit/", "hang")):
+        hub.faults.append((request, fault, 999))
+        hub.requests.clear()
+        process = start(PUSH_FOLDER, hub, tmp_path)
+        while process.poll() is None and not any(re.search(request, made) for made in hub.requests):
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        hub.faults.clear()
+        assert process.returncode == -signal.SIGKILL
+        assert set(hub.files("user/killed")) == {".gitattributes"}
+        # The folder here is whole, and nothing in it tells of the kill.
+        assert not load_checkpoint(tmp_path / "trained", "captions").training
+        weights = weights or (tmp_path / "trained" / "model.safetensors").read_bytes()
+        assert not [*(tmp_path / "trained").rglob("*.tmp")]
+    run(PUSH_FOLDER, hub, tmp_path)
+    files = hub.files("user/killed")
+    assert files["model.safetensors"].content == weights == (tmp_path / "trained" / "model.safetensors").read_bytes()
+    assert {"config.json", "README.md", "tokenizer.json"} <= {*files}
+
 
 RESUME = (
     TRAIN

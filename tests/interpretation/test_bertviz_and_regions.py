@@ -119,6 +119,11 @@ class TestRegions:
             looked = example["attention"][1:3, 1:].sum(0)
             assert found[0]["score"] == pytest.approx(looked.max() / looked.sum(), abs=1e-5)
         assert len(ground_phrase(*loaded, image, "a circle")) == 9  # of a grid
+        marked = "[/EN#1/other a red circle] is above"
+        assert ground_phrase(*loaded, image, marked, self.boxes, phrase="red circle") == found
+        assert regions_of_words(*loaded, image, marked)["words"] == ["a", "red", "circle", "is", "above"]
+        with pytest.raises(TypeError, match="`text` must be a string, got NoneType"):
+            ground_phrase(*loaded, image, None)
         with pytest.raises(ValueError, match="'blue' is not in the text 'a circle'"):
             ground_phrase(*loaded, image, "a circle", phrase="blue")
 

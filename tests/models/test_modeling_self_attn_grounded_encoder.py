@@ -535,6 +535,8 @@ class TestEncode:
             tiny_model().encode("a red circle")
         with pytest.raises(TypeError, match="Sentence 1 must be a string, got NoneType"):
             AutoModel.from_pretrained(folder).encode(["a", None])
+        with pytest.raises(ValueError, match="Sentence 1 holds half of a surrogate pair"):
+            AutoModel.from_pretrained(folder).encode(["é", "\udfff"])
         assert tiny_model().encode("a red circle", tokenizer=tiny_tokenizer()).shape == (16,)
 
     def test_works_as_remote_code_and_so_does_the_processor(self, folder):

@@ -48,6 +48,8 @@ class TestSpace:
         assert len(space.encode_texts([])) == 0
         with pytest.raises(TypeError, match="list of sentences.*'a dog'"):
             space.encode_texts("a dog")
+        with pytest.raises(TypeError, match="Sentence 1 must be a string, got NoneType"):
+            space.encode_texts(["a dog", None])
 
     def test_opens_files(self, tmp_path):
         space, (image,) = self.space(), random_images(1)

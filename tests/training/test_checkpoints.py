@@ -11,14 +11,17 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import hashlib
 import json
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from hf_vg.training.checkpoints import (
+    changed_settings,
     check_weight_names,
     delete_checkpoint,
+    file_digest,
     is_complete,
     last_complete_checkpoint,
     mark_complete,
@@ -42,6 +45,20 @@ def test_a_checkpoint_is_complete_or_not(tmp_path):
     assert last_complete_checkpoint(tmp_path) is None and last_complete_checkpoint(tmp_path / "absent") is None
 
 
+class Counted:
+    """A digest that notes how much it is given."""
+
+    def __init__(self, digest, lengths: list[int]):
+        self.digest, self.lengths = digest, lengths
+
+    def update(self, content: bytes) -> None:
+        self.lengths.append(len(content))
+        self.digest.update(content)
+
+    def hexdigest(self) -> str:
+        return self.digest.hexdigest()
+
+
 class TestResuming:
     @pytest.fixture
     def checkpoint(self, tmp_path):
@@ -61,6 +78,16 @@ class TestResuming:
             file.write(b"x")
         assert "was changed after it was written: model.safetensors" in why_not_to_resume(checkpoint)
 
+    def test_of_a_large_file_only_samples_are_read(self, tmp_path, monkeypatch):
+        """The mark must cost under 1% of a save. benchmarks/checkpoints.py measures the time."""
+        with open(tmp_path / "model.safetensors", "wb") as content:
+            content.truncate(100_000_000)
+        digested = []
+        blake2b = hashlib.blake2b
+        monkeypatch.setattr(hashlib, "blake2b", lambda **kwargs: Counted(blake2b(**kwargs), digested))
+        file_digest(tmp_path / "model.safetensors")
+        assert 0 < sum(digested) < 1_000_000
+
     @pytest.mark.parametrize("text", ["[]", "{ }"])
     def test_a_small_file_is_compared_as_a_whole(self, checkpoint, text):
         (checkpoint / "state.json").write_text(text)
@@ -78,6 +105,13 @@ class TestResuming:
         sizes = {"state.json": 2, "model.safetensors": 3_000_000}  # as version 0.1 wrote it
         (checkpoint / "complete.json").write_text(json.dumps(sizes))
         assert is_complete(checkpoint) and "was written by hf_vg 0.1," in why_not_to_resume(checkpoint)
+
+
+@pytest.mark.parametrize("text", ["[", "5", "!!python/object/apply:os.system [x]", "[" * 5000, "\x01"])
+def test_damaged_settings_are_named(tmp_path, text):
+    (tmp_path / "training_config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"training_config\.yaml is damaged: "):
+        changed_settings(tmp_path, {"seed": 1})
 
 
 def test_weights_with_other_names_are_refused(tmp_path):

@@ -95,6 +95,8 @@ class SentenceEncodingMixin:
         for index, sentence in enumerate(batch):
             if not isinstance(sentence, str):
                 raise TypeError(f"Sentence {index} must be a string, got {type(sentence).__name__}: {sentence!r}.")
+            if not sentence.isascii() and any("\ud800" <= char <= "\udfff" for char in sentence):
+                raise ValueError(f"Sentence {index} holds half of a surrogate pair: {sentence!a:.80}.")
         ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
         # The longest come first: if memory does not suffice, it shows at once.
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
