@@ -91,7 +91,7 @@ def _mode(opened: Any) -> Literal["r:*", "r|*"]:
 def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, str, bytes | None]]:
     """The name of a row, the rest of the member's name, all of it, and the content, or `None` if it is too large."""
     while (member := tar.next()) is not None:
-        tar.members = []  # type: ignore[misc]  # which would grow with the file
+        tar.members = []  # type: ignore[attr-defined]  # which would grow with the file
         named = _MEMBER.fullmatch(member.name)
         if named is None or not member.isfile():  # links are not followed
             continue
