@@ -112,6 +112,9 @@ class ImageEncoder(nn.Module):
             raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
         if self.backbone is None:
             raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
+        if pixel_values.dim() != 4:
+            shape = tuple(pixel_values.shape)
+            raise ValueError(f"`pixel_values` must be (batch, channels, height, width), got {shape}.")
         # Convolutions are faster on channels-last images, and their map is then (B, H, W, D) without a copy.
         pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):

@@ -52,6 +52,15 @@ class CaptionerTesterMixin(ModelTesterMixin):
         for with_cache, without in zip(cached.scores, plain.scores, strict=True):
             torch.testing.assert_close(with_cache, without, rtol=1e-4, atol=1e-5)
 
+    @torch.no_grad()
+    def test_generation_reads_its_settings_off_the_config(self):
+        model, ids = self.model(), torch.tensor([[0, 4]] * 3)
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            assert getattr(model.generation_config, name) == getattr(model.config, name) is not None, name
+        assert model(**self.images(), decoder_input_ids=ids).past_key_values is not None
+        model.config.use_cache = False
+        assert model(**self.images(), decoder_input_ids=ids).past_key_values is None
+
     @pytest.mark.parametrize("decoding", decodings)
     def test_batched_generation_equals_one_by_one(self, decoding):
         model, images = self.model(), self.images(3)

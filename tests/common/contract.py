@@ -87,7 +87,14 @@ class ContractTesterMixin:
             assert len(outputs[name]) == count, name
             for actual, expected in zip(by_config[name], outputs[name], strict=True):
                 torch.testing.assert_close(actual, expected)
-                assert torch.isfinite(expected).all() and len(expected) == len(outputs[name][0])
+                assert torch.isfinite(expected).all()
+                # (batch, positions, size), or (batch, heads, queries, keys) with rows that sum to one. An encoder with
+                # several rows of attention over a sentence has no heads.
+                assert expected.dim() in ((3,) if what == "hidden_states" else (3, 4)), name
+                assert len(expected) == len(inputs[next(iter(inputs))]), name
+                if what == "attentions":
+                    sums = expected.sum(dim=-1)
+                    torch.testing.assert_close(sums[sums > 0], torch.ones_like(sums[sums > 0]))
 
     def test_returned_states_are_part_of_the_graph(self):
         model, inputs = self.model(), self.inputs()

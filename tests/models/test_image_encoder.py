@@ -148,6 +148,8 @@ def test_wrong_input_is_named():
         encoder()()
     with pytest.raises(ValueError, match="has no backbone.*`image_features`"):
         encoder(backbone_config=None)(images)
+    with pytest.raises(ValueError, match=r"must be \(batch, channels, height, width\), got \(3, 8, 8\)"):
+        encoder()(images[0])
     with pytest.raises(ValueError, match=r"must be \(batch, locations, 6\).*got \(2, 16, 5\)"):
         encoder()(image_features=torch.zeros(2, 16, 5))
     with pytest.raises(ValueError, match=r"must be \(batch, 6\), got \(2, 16, 6\)"):
