@@ -23,6 +23,9 @@ import pytest
 
 # Libraries read these when they are imported, which is before any fixture runs.
 _HOME = tempfile.mkdtemp(prefix="hf_vg_tests_")
+# Launchers and browsers, which are processes of their own, leave temporary files behind. pytest looks after its own.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+os.environ["TMPDIR"] = _HOME
 for name in [*os.environ]:
     if name.startswith(("HF_", "HUGGING", "ACCELERATE_", "TRANSFORMERS_", "GRADIO_", "TRACKIO_", "TENSORBOARD_")):
         del os.environ[name]
