@@ -117,9 +117,13 @@ def load_captions(
     for split, rows in data.items():
         report.count(f"{split} images", len(rows))
         report.count(f"{split} captions", sum(map(len, rows["captions"])))
-    report.finish(strict)
     if not data or not all(map(len, data.values())):
-        raise ValueError(f"{report.name}: no image with a caption is left.\n{report}"[:4000])
+        first = "".join(f"\n  {problem}" for problem in report.problems[:5])
+        hint = (
+            "\nIf the images are in another folder, name it with `images_dir`." if first and images_dir is None else ""
+        )
+        raise ValueError(f"{folder}: no image with a caption is left. {report.summary()}.{first}{hint}")
+    report.finish(strict)
     return data
 
 

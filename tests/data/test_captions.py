@@ -138,10 +138,16 @@ def test_without_lists_all_is_training_data_and_with_lists_the_rest_is_counted(f
     assert len(load_captions("flickr8k", flickr)["train"]) == 3
 
 
-def test_nothing_left_is_an_error(flickr):
+def test_nothing_left_is_an_error(flickr, tmp_path, caplog):
     (flickr / "elsewhere").mkdir()
     with pytest.raises(ValueError, match="no image with a caption is left"):
         load_captions("flickr8k", flickr, images_dir=flickr / "elsewhere")
+    rows = "".join(f"{number}.jpg,A dog\n" for number in range(90))
+    (tmp_path / "captions.csv").write_text("image,caption\n" + rows)
+    with pytest.raises(ValueError, match="(?s)90 rows skipped.*no image .*0.jpg.*name it with `images_dir`") as raised:
+        load_captions("table", tmp_path)
+    # The first rows are enough, and they are told once.
+    assert str(raised.value).count("skipped: there is no image") == 5 and not caplog.text
 
 
 def test_a_wrong_folder_is_named(tmp_path):
