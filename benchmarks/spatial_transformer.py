@@ -21,7 +21,6 @@ multiplies the matrices of one step about as fast as those of a whole sequence, 
 python benchmarks/spatial_transformer.py
 python benchmarks/spatial_transformer.py --images 64 --captions 1 --rounds 5
 python benchmarks/spatial_transformer.py --bf16  # mixed precision, for processors that multiply in bfloat16
-python benchmarks/spatial_transformer.py --kernels  # a training step with and without each kernel
 ```
 """
 
@@ -29,7 +28,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from unittest import mock
 
 import torch
 from show_attend_tell import PlainShowAttendTell
@@ -44,7 +42,6 @@ from hf_vg import (
     SpatialTransformerCaptionerConfig,
     SpatialTransformerCaptionerForConditionalGeneration,
 )
-from hf_vg.models.spatial_transformer import layers_spatial_transformer
 
 
 LOCATIONS, FEATURE_SIZE, MAX_NEW_TOKENS = 196, 512, 16
@@ -99,18 +96,6 @@ def training_step(model: nn.Module, loss_of: Callable[[], torch.Tensor], bf16: b
     return step
 
 
-# The plain versions of what `kernels_spatial_transformer.py` holds.
-KERNELS = {
-    "all kernels": (),
-    "without dropout_of_weights": ("dropout_of_weights", lambda weights, p: nn.functional.dropout(weights, p)),
-    "without choose_attention": ("choose_attention", lambda attention_interface, *args: attention_interface),
-}
-
-
-def without_kernel(step: Callable[[], None], name: str | None = None, plain: Callable | None = None) -> Callable:
-    return step if name is None else mock.patch.object(layers_spatial_transformer, name, plain)(step)
-
-
 def take_turns(rounds: int, functions: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Median seconds of each, after a round that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
@@ -137,7 +122,6 @@ def main() -> None:
     parser.add_argument("--num_beams", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bf16", action="store_true", help="train in mixed precision")
-    parser.add_argument("--kernels", action="store_true", help="only compare a step with and without each kernel")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -150,15 +134,6 @@ def main() -> None:
 
     config = SpatialTransformerCaptionerConfig(backbone_config=None, vocab_size=arguments.vocab_size)
     ours = SpatialTransformerCaptionerForConditionalGeneration(config)
-    if arguments.kernels:
-        step = training_step(ours, lambda: ours(image_features=features, labels=labels).loss, arguments.bf16)
-        report(
-            f"Training step, {arguments.images} images with {arguments.captions} captions",
-            take_turns(arguments.rounds, {name: without_kernel(step, *kernel) for name, kernel in KERNELS.items()}),
-            arguments.images * arguments.captions,
-            "captions",
-        )
-        return
     lstm = ShowAttendTellForConditionalGeneration(
         ShowAttendTellConfig(backbone_config=None, vocab_size=arguments.vocab_size)
     )

@@ -50,7 +50,9 @@ STREAM = {
     },
 }
 STREAM["cli"] = STREAM["app"] | {"app", "errors"}
-SHARED_BY_MODELS = {"distributed", "generation", "image_encoder", "processing", "publishing", "vgg"}
+SHARED_BY_MODELS = {
+    *("attention", "configuration", "distributed", "generation", "image_encoder", "processing", "publishing", "vgg"),
+}
 LIBRARIES_OF_MODELS = {"huggingface_hub", "numpy", "torch", "transformers"}
 
 

@@ -30,6 +30,16 @@ class CaptionGenerationMixin(GenerationMixin):
     word.
     """
 
+    def suppress_special_tokens(self) -> None:
+        """Never generate <unk> or <pad>."""
+        tokens = (self.config.unk_token_id, self.config.pad_token_id)
+        self.generation_config.suppress_tokens = [token for token in tokens if token is not None] or None
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """The start token, and all labels but the last."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        return torch.cat([start, labels[:, :-1].clamp(min=0)], dim=1)
+
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> GenerateOutput | torch.Tensor:
         prompts = kwargs.pop("input_ids", None)
         prompts = kwargs.pop("decoder_input_ids", prompts)

@@ -42,7 +42,15 @@ class PaddedPairKwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]
 
 
 class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
-    """An image processor and a fast tokenizer, called with the standard keyword arguments."""
+    r"""
+    Wraps an image processor and a tokenizer, called with the standard keyword arguments.
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            Makes `pixel_values`.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Makes `input_ids` and `attention_mask`. See [`hf_vg.data.train_word_tokenizer`].
+    """
 
     valid_processor_kwargs = PaddedTextKwargs
 

@@ -30,7 +30,6 @@ from typing import Any
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelCard, ModelCardData
 from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
-from transformers.pipelines import PIPELINE_REGISTRY
 
 
 CARD = "README.md"
@@ -105,19 +104,6 @@ class PublishedModelMixin:
             copied = _HERE / "image_to_text.py"
             files.append(copied if copied.exists() else _HERE.parent / "pipelines" / "image_to_text.py")
         write_code(files, folder)
-
-
-class PublishedConfigMixin:
-    """
-    For the config of a captioner. Where "image-to-text" is registered, the pipeline that `config.json` names for other
-    machines is left out: transformers would ask for trust in it even though it is not needed.
-    """
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        pipelines = kwargs.pop("custom_pipelines", None) or {}
-        unknown = {task: info for task, info in pipelines.items() if task not in PIPELINE_REGISTRY.supported_tasks}
-        kwargs |= {"custom_pipelines": unknown} if unknown else {}
-        super().__post_init__(**kwargs)  # type: ignore[misc]
 
 
 class PublishedProcessorMixin:
@@ -305,4 +291,4 @@ def _is_published(cls: type) -> bool:
     return file is not None and Path(file).resolve().is_relative_to(_HERE)
 
 
-__all__ = ["PublishedConfigMixin", "PublishedModelMixin", "PublishedProcessorMixin"]
+__all__ = ["PublishedModelMixin", "PublishedProcessorMixin"]

@@ -21,17 +21,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_vg.data import train_word_tokenizer
 from hf_vg.interpretation import attention_of_generated
+from hf_vg.models.attention import eager_attention_forward
 from hf_vg.models.spatial_transformer import (
     SpatialTransformerCaptionerConfig,
     SpatialTransformerCaptionerForConditionalGeneration,
     SpatialTransformerCaptionerModel,
     SpatialTransformerCaptionerProcessor,
 )
-from hf_vg.models.spatial_transformer.kernels_spatial_transformer import choose_attention, dropout_of_weights
-from hf_vg.models.spatial_transformer.layers_spatial_transformer import (
-    SpatialTransformerCaptionerAttention,
-    eager_attention_forward,
-)
+from hf_vg.models.spatial_transformer.layers_spatial_transformer import SpatialTransformerCaptionerAttention
 from hf_vg.models.vgg import VggConfig
 from tests.common import CaptionerTesterMixin, random_images
 
@@ -306,36 +303,17 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
 
 
 class TestAttention:
-    def test_dropout_drops_and_scales_what_it_is_told_to(self):
-        weights = torch.rand(3, 7, 101, 103, requires_grad=True)  # no multiple of what is drawn at once
-        for probability in (0.1, 0.5):
-            torch.manual_seed(0)
-            dropped = dropout_of_weights(weights, probability)
-            kept = dropped != 0
-            assert (~kept).float().mean().item() == pytest.approx(probability, abs=0.005)
-            # As likely at each of the four places that come of one draw.
-            for place in range(4):
-                assert (~kept).flatten()[place::4].float().mean().item() == pytest.approx(probability, abs=0.01)
-            torch.testing.assert_close(dropped[kept], weights[kept] / (1 - probability))
-            (gradient,) = torch.autograd.grad(dropped.sum(), weights)
-            torch.testing.assert_close(gradient, kept / (1 - probability))
-            torch.manual_seed(0)
-            assert torch.equal(dropout_of_weights(weights, probability), dropped)
-
-    @pytest.mark.parametrize("plain", [sdpa_attention_forward, eager_attention_forward])
-    @pytest.mark.parametrize("dropout, is_causal", [(0.1, False), (0.1, True), (0.0, False)])
-    def test_attention_is_chosen_for_speed_alone(self, plain, dropout, is_causal):
-        """Torch's own attention is replaced where dropout makes it slow, by one equal in value and gradient."""
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_eager_and_sdpa_agree_in_value_and_gradient(self, is_causal):
         attention = SpatialTransformerCaptionerAttention(tiny_config(), is_causal)
         inputs = [torch.randn(2, 2, length, 4, requires_grad=True) for length in (5, 7, 7)]
-        chosen = choose_attention(plain, eager_attention_forward, inputs[0], dropout, is_causal)
-        is_replaced = dropout > 0 and not is_causal
-        assert chosen is (eager_attention_forward if is_replaced else plain)
         mask = torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2)
-        results = [function(attention, *inputs, mask, scaling=0.3)[0] for function in (plain, chosen)]
+        results = [
+            function(attention, *inputs, mask, scaling=0.3)[0]
+            for function in (eager_attention_forward, sdpa_attention_forward)
+        ]
         torch.testing.assert_close(*results)
-        gradients = [torch.autograd.grad(result.square().sum(), inputs) for result in results]
-        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close(*(torch.autograd.grad(result.square().sum(), inputs) for result in results))
 
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     @pytest.mark.parametrize("training", [False, True])

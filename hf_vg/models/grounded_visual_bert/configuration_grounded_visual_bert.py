@@ -13,25 +13,18 @@
 # limitations under the License.
 """GroundedVisualBert model configuration"""
 
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, VisualBertConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..vgg.configuration_vgg import (
-    check_num_labels,
-    layers_field,
-    probability_field,
-    read_backbone_config,
-    vocabulary_field,
-    weight_field,
-    width_field,
-)
+from ..configuration import VisionConfigMixin, check_heads
+from ..vgg.configuration_vgg import layers_field, probability_field, vocabulary_field, weight_field, width_field
 
 
 @strict
-class GroundedVisualBertConfig(VisualBertConfig):
+class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
     r"""
     Configuration of VisualBERT with a region encoder in front, and with supervision of its attention (Samaran et al.,
     2021). Fields that are not listed here are those of [`VisualBertConfig`].
@@ -105,18 +98,9 @@ class GroundedVisualBertConfig(VisualBertConfig):
     masked_lm_weight: float | int = weight_field(default=0.0)
     mask_token_id: int = 103
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_num_labels(kwargs)
-        self.backbone_config = read_backbone_config(self.backbone_config)
-        super().__post_init__(**kwargs)
-
     def validate_architecture(self) -> None:
         """Part of `@strict`-powered validation."""
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
-                f"{self.num_attention_heads}."
-            )
+        check_heads(self.hidden_size, self.num_attention_heads)
         if self.bypass_transformer:
             raise ValueError(
                 "`bypass_transformer=True` is not supported: its attention has no text-to-region rows to supervise."

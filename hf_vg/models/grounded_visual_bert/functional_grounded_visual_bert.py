@@ -158,6 +158,19 @@ def repeat_images(images: torch.Tensor, num_texts: int) -> torch.Tensor:
     return images.repeat_interleave(num_texts // len(images), dim=0)
 
 
+def mask_of(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """`mask`, of shape `(texts, length)`, with a row for each text, or ones if there is none."""
+    if mask is None:
+        return torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+    return repeat_images(mask, len(states))
+
+
+def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross entropy summed over labels, and the number of labels. Labels of -100 do not count."""
+    summed = nn.functional.cross_entropy(logits.float(), labels, ignore_index=-100, reduction="sum")
+    return summed, (labels != -100).sum()
+
+
 def means_over_ranks(losses: dict[str, tuple[torch.Tensor, torch.Tensor]], training: bool) -> dict[str, torch.Tensor]:
     """
     Divides summed losses by their counts; a count of zero gives zero. In distributed training the counts are those of
@@ -176,8 +189,10 @@ __all__ = [
     "align_words",
     "attention_loss",
     "attention_rollout",
+    "mask_of",
     "means_over_ranks",
     "pool_spans",
     "repeat_images",
+    "summed_cross_entropy",
     "supervise_attention",
 ]

@@ -29,34 +29,12 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
+from ..attention import eager_attention_forward, needs_eager_attention
 from ..image_encoder import spare_backbone
 from ..publishing import PublishedModelMixin
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
-from .functional_grounded_visual_bert import repeat_images
+from .functional_grounded_visual_bert import mask_of, repeat_images
 from .regions_grounded_visual_bert import GroundedVisualBertRegionEncoder
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        # Boolean where the model runs with SDPA and is asked for its attentions, to be added where it runs eagerly.
-        if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    context = torch.matmul(nn.functional.dropout(weights, p=dropout, training=module.training), value)
-    # The weights before dropout: what is looked at, supervised or drawn sums to one.
-    return context.transpose(1, 2).contiguous(), weights
 
 
 class GroundedVisualBertEmbeddings(nn.Module):
@@ -123,9 +101,7 @@ class GroundedVisualBertSelfAttention(nn.Module):
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        # On a CPU, torch's own attention takes six times as long to train in bfloat16.
-        slow = query.device.type == "cpu" and query.dtype == torch.bfloat16 and torch.is_grad_enabled()
-        if slow or kwargs.get("output_attentions"):  # the others return no weights
+        if needs_eager_attention(query, kwargs.get("output_attentions")):
             attention_interface = eager_attention_forward
         context, weights = attention_interface(
             self,
@@ -304,6 +280,7 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     """VisualBERT, weight for weight, with a region encoder in front of it."""
 
     _can_record_outputs = {"hidden_states": GroundedVisualBertLayer}
+    _input_embed_layer = "word_embeddings"
 
     def __init__(self, config: GroundedVisualBertConfig, add_pooling_layer: bool = True):
         r"""
@@ -316,12 +293,6 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         self.encoder = GroundedVisualBertEncoder(config)
         self.pooler = GroundedVisualBertPooler(config) if add_pooling_layer else None
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings.word_embeddings = value
 
     @can_return_tuple
     def get_image_features(
@@ -428,16 +399,11 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
     ) -> BaseModelOutputWithPooling:
         if inputs_embeds is None:
             inputs_embeds = self.embeddings.word_embeddings(input_ids)
-        shape, device = inputs_embeds.shape[:2], inputs_embeds.device
-        if attention_mask is None:
-            attention_mask = torch.ones(shape, dtype=torch.long, device=device)
+        attention_mask = mask_of(inputs_embeds, attention_mask)
         if visual_embeds is not None:
             visual_embeds = visual_embeds.to(self.embeddings.visual_projection.weight.dtype)
-            if visual_attention_mask is None:
-                visual_attention_mask = torch.ones(visual_embeds.shape[:2], dtype=torch.long, device=device)
-            visual_embeds, visual_attention_mask = (
-                repeat_images(tensor, shape[0]) for tensor in (visual_embeds, visual_attention_mask)
-            )
+            visual_embeds = repeat_images(visual_embeds, len(inputs_embeds))
+            visual_attention_mask = mask_of(visual_embeds, visual_attention_mask)
             attention_mask = torch.cat([attention_mask, visual_attention_mask.to(attention_mask.dtype)], dim=1)
         hidden_states = self.embeddings(
             inputs_embeds,

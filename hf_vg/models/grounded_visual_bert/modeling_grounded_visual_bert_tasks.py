@@ -27,9 +27,10 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 from .functional_grounded_visual_bert import (
     align_words,
+    mask_of,
     means_over_ranks,
     pool_spans,
-    repeat_images,
+    summed_cross_entropy,
     supervise_attention,
 )
 from .modeling_grounded_visual_bert import GroundedVisualBertModel, GroundedVisualBertPreTrainedModel
@@ -176,10 +177,10 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         masked_labels (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
             The words that were masked, and -100 elsewhere.
         """
-        # Without a target there is nothing to supervise: attention is then computed only if it is asked for.
+        asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
+        # Without targets there is nothing to supervise: attention is then computed only if it is asked for.
         has_targets = labels is not None and phrase_spans is not None and phrase_boxes is not None
         is_supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
-        asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
         visual_embeds = self.visual_bert.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
         inputs = {
             "attention_mask": attention_mask,
@@ -195,29 +196,19 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
 
         logits = self.identification(self.dropout(outputs.pooler_output))
         paraphrase_logits = self.classify_pairs(words, pair_spans) if pair_spans is not None else None
-        grounding_logits = None
-        if self.grounding is not None and phrase_spans is not None:
-            grounding_logits = self.classify_phrases(words, regions, phrase_spans)
+        has_scores = self.grounding is not None and phrase_spans is not None
+        grounding_logits = self.classify_phrases(words, regions, phrase_spans) if has_scores else None
 
         losses = {}  # sums, and what they are summed over
         if labels is not None:
-            summed = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
-            losses["identification"] = summed, labels.new_tensor(labels.shape[0])
+            losses["identification"] = summed_cross_entropy(logits, labels)
         if pair_labels is not None and paraphrase_logits is not None:
-            summed = nn.functional.cross_entropy(
-                paraphrase_logits.flatten(0, 1).float(), pair_labels.flatten(), ignore_index=-100, reduction="sum"
-            )
-            losses["paraphrase"] = summed, (pair_labels != -100).sum()
+            losses["paraphrase"] = summed_cross_entropy(paraphrase_logits.flatten(0, 1), pair_labels.flatten())
         if masked_input_ids is not None and masked_labels is not None:
             losses["masked_lm"] = self.masked_lm_loss(masked_input_ids, masked_labels, inputs)
         if has_targets and self.config.attention_supervision != "none":
-            text_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            region_mask = regions.new_ones(regions.shape[:2])
-            if visual_attention_mask is not None:
-                region_mask = repeat_images(visual_attention_mask, len(input_ids))
-            losses |= self.grounding_losses(
-                outputs.attentions, grounding_logits, phrase_spans, phrase_boxes, text_mask, region_mask
-            )
+            masks = mask_of(words, attention_mask), mask_of(regions, visual_attention_mask)
+            losses |= self.grounding_losses(outputs.attentions, grounding_logits, phrase_spans, phrase_boxes, *masks)
         loss, parts = self.weigh_losses(losses)
         return GroundedVisualBertForVGPOutput(
             loss=loss,
@@ -251,9 +242,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
             raise ValueError("`masked_input_ids` need a model with `masked_lm_weight` above 0, got 0.")
         states = self.visual_bert(masked_input_ids, **inputs).last_hidden_state[:, : masked_input_ids.shape[1]]
         is_masked = masked_labels != -100
-        scores = self.cls["predictions"](states[is_masked])
-        summed = nn.functional.cross_entropy(scores.float(), masked_labels[is_masked], reduction="sum")
-        return summed, is_masked.sum()
+        return summed_cross_entropy(self.cls["predictions"](states[is_masked]), masked_labels[is_masked])
 
     def grounding_losses(
         self,
@@ -401,9 +390,7 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
         )
         regions = outputs.last_hidden_state[:, input_ids.shape[1] :]  # (B, R, D)
         logits = self.classifier(self.dropout(nn.functional.gelu(self.dense(regions)))).squeeze(-1)
-        if visual_attention_mask is None:
-            visual_attention_mask = torch.ones_like(logits)
-        is_region = repeat_images(visual_attention_mask, len(input_ids)) > 0
+        is_region = mask_of(regions, visual_attention_mask) > 0
         loss = None
         if labels is not None:
             summed = nn.functional.binary_cross_entropy_with_logits(

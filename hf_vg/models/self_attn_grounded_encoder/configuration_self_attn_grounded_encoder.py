@@ -13,25 +13,18 @@
 # limitations under the License.
 """SelfAttnGroundedEncoder model configuration"""
 
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..vgg.configuration_vgg import (
-    check_num_labels,
-    layers_field,
-    probability_field,
-    read_backbone_config,
-    vocabulary_field,
-    weight_field,
-    width_field,
-)
+from ..configuration import VisionConfigMixin
+from ..vgg.configuration_vgg import layers_field, probability_field, vocabulary_field, weight_field, width_field
 
 
 @strict
-class SelfAttnGroundedEncoderConfig(PreTrainedConfig):
+class SelfAttnGroundedEncoderConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the self-attentive visually grounded sentence encoder (Yoo, Shin and Lee, 2017). The defaults are
     the authors' "Att. CAP2ALL"; their baselines are `use_attention=False, hidden_size=2048`.
@@ -110,11 +103,6 @@ class SelfAttnGroundedEncoderConfig(PreTrainedConfig):
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_num_labels(kwargs)
-        self.backbone_config = read_backbone_config(self.backbone_config)
-        super().__post_init__(**kwargs)
 
     @property
     def sentence_size(self) -> int:

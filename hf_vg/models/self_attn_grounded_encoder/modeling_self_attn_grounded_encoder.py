@@ -207,12 +207,6 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
         self.attention = SelfAttnGroundedEncoderAttention(config) if config.use_attention else None
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embed_tokens = value
-
     @can_return_tuple
     def forward(
         self,
@@ -269,12 +263,6 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         self.image_head = SelfAttnGroundedEncoderImageHead(config) if self.predicts_image else None
         self.image_encoder = ImageEncoder(config, pooled=True) if self.predicts_image else None
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(

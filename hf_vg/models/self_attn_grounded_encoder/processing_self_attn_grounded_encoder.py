@@ -21,15 +21,7 @@ from ..processing import ImageAndTextProcessor, PaddedTextKwargs
 
 
 class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
-    r"""
-    Wraps an image processor and a word-level tokenizer that ends each sentence with its end token.
-
-    Args:
-        image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`.
-        tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes `input_ids`, `attention_mask` and `labels`. See [`hf_vg.data.train_word_tokenizer`].
-    """
+    __doc__ = ImageAndTextProcessor.__doc__
 
     def __call__(
         self,

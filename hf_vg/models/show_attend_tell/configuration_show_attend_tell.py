@@ -20,13 +20,11 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..publishing import PublishedConfigMixin
+from ..configuration import VisionConfigMixin
 from ..vgg.configuration_vgg import (
     VggConfig,
-    check_num_labels,
     layers_field,
     probability_field,
-    read_backbone_config,
     scale_field,
     vocabulary_field,
     weight_field,
@@ -35,7 +33,7 @@ from ..vgg.configuration_vgg import (
 
 
 @strict
-class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
+class ShowAttendTellConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
     Configuration of Show, Attend and Tell (Xu et al., 2015). The defaults are the authors' settings for COCO.
 
@@ -141,8 +139,6 @@ class ShowAttendTellConfig(PublishedConfigMixin, PreTrainedConfig):
     decoder_start_token_id: int = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_num_labels(kwargs)
-        self.backbone_config = read_backbone_config(self.backbone_config)
         if self.attention_size is None:
             self.attention_size = self.feature_size
         super().__post_init__(**kwargs)

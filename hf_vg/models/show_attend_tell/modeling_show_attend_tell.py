@@ -332,9 +332,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         # The moving average of rewards, for hard attention alone.
         self.baseline = nn.Buffer(torch.zeros(())) if config.attention_type == "hard" else None
         self.post_init()
-        # Never generate <unk> or <pad>.
-        hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
-        self.generation_config.suppress_tokens = hidden_tokens or None
+        self.suppress_special_tokens()
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -342,12 +340,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
 
     def get_encoder(self, modality: str | None = None) -> ShowAttendTellEncoder:
         return self.model.encoder
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
 
     @staticmethod
     def count_loss_items(labels: torch.Tensor) -> torch.Tensor:
@@ -392,8 +384,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         if labels is not None:
             labels = labels.flatten(0, -2)
             if decoder_input_ids is None:
-                decoder_input_ids = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-                decoder_input_ids[:, 1:] = labels[:, :-1].clamp(min=0)
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         wants_attention = is_asked_for("output_attentions", kwargs, self.config)
         only_loss = labels is not None and self.training and not wants_attention
         # Shapes that change with every batch are not for a compiled model.

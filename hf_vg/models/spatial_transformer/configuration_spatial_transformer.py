@@ -14,27 +14,25 @@
 """SpatialTransformerCaptioner model configuration"""
 
 from dataclasses import field
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..publishing import PublishedConfigMixin
+from ..configuration import VisionConfigMixin, check_heads
 from ..vgg.configuration_vgg import (
     VGG_DEPTHS,
     VggConfig,
-    check_num_labels,
     layers_field,
     probability_field,
-    read_backbone_config,
     vocabulary_field,
     width_field,
 )
 
 
 @strict
-class SpatialTransformerCaptionerConfig(PublishedConfigMixin, PreTrainedConfig):
+class SpatialTransformerCaptionerConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the image-to-text Transformer with spatial self-attention (Springenberg et al., 2018). The
     defaults are the authors' settings for COCO.
@@ -104,18 +102,9 @@ class SpatialTransformerCaptionerConfig(PublishedConfigMixin, PreTrainedConfig):
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_num_labels(kwargs)
-        self.backbone_config = read_backbone_config(self.backbone_config)
-        super().__post_init__(**kwargs)
-
     def validate_architecture(self) -> None:
         """Part of `@strict`-powered validation."""
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
-                f"{self.num_attention_heads}."
-            )
+        check_heads(self.hidden_size, self.num_attention_heads)
         divisor = 4 if self.positional_encoding == "2d" else 2  # a sine and a cosine for each dimension
         if self.hidden_size % divisor:
             raise ValueError(

@@ -13,41 +13,14 @@
 # limitations under the License.
 """Equations 1 to 4 of SpatialTransformerCaptioner: attention, feed-forward blocks, and the layers made of them."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..attention import eager_attention_forward, needs_eager_attention
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
-from .kernels_spatial_transformer import choose_attention, dropout_of_weights
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equations 1 and 2: a = softmax(Q K^T / tau), and a V."""
-    scores = torch.matmul(query * scaling, key.transpose(2, 3))  # (B, heads, T, L)
-    if attention_mask is not None:
-        # Boolean where the model runs with SDPA and is asked for its attentions, to be added where it runs eagerly.
-        if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    dropped = dropout_of_weights(weights, dropout) if dropout > 0.0 else weights
-    context = torch.matmul(dropped, value)
-    # The weights before dropout: what is looked at, supervised or drawn sums to one.
-    return context.transpose(1, 2).contiguous(), weights
 
 
 class SpatialTransformerCaptionerAttention(nn.Module):
@@ -78,14 +51,11 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         length = self.config.max_target_length if self.is_causal else key.shape[2]
         squared_tau = self.head_dim + (length if self.config.scaling == "length" else 0)
         dropout = self.dropout.p if self.training else 0.0
-        attention_interface = eager_attention_forward  # the others return no weights
-        if not output_attentions:
-            attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-                self.config._attn_implementation, eager_attention_forward
-            )
-            attention_interface = choose_attention(
-                attention_interface, eager_attention_forward, query, dropout, self.is_causal
-            )
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        if needs_eager_attention(query, output_attentions):
+            attention_interface = eager_attention_forward
         return attention_interface(self, query, key, value, attention_mask, scaling=squared_tau**-0.5, dropout=dropout)
 
 

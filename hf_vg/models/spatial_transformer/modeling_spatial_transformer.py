@@ -330,19 +330,11 @@ class SpatialTransformerCaptionerForConditionalGeneration(
         self.model = SpatialTransformerCaptionerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
-        # Never generate <unk> or <pad>.
-        hidden_tokens = [token for token in (config.unk_token_id, config.pad_token_id) if token is not None]
-        self.generation_config.suppress_tokens = hidden_tokens or None
+        self.suppress_special_tokens()
         self.generation_config.max_new_tokens = config.max_target_length
 
     def get_encoder(self, modality: str | None = None) -> SpatialTransformerCaptionerEncoder:
         return self.model.encoder
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -369,8 +361,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             use_cache = False
             labels = labels.flatten(0, -2)
             if decoder_input_ids is None:
-                decoder_input_ids = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-                decoder_input_ids[:, 1:] = labels[:, :-1].clamp(min=0)
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
             pixel_values=pixel_values,
             image_features=image_features,

@@ -72,23 +72,6 @@ def check_num_labels(fields: dict[str, Any]) -> None:
         raise ValueError(f"`num_labels` must be an integer from 0 to 65,536, got {num_labels!r}.")
 
 
-def read_backbone_config(backbone_config: dict | PreTrainedConfig | None) -> dict | PreTrainedConfig | None:
-    """
-    Reads the config of a VGG from a `dict`, so that a published checkpoint loads where "vgg" is not registered with
-    the Auto classes. The config of another backbone stays a `dict` for `AutoConfig`, and its numbers are checked.
-    """
-    if not isinstance(backbone_config, dict):
-        return backbone_config
-    if backbone_config.get("model_type", "vgg") == "vgg":
-        return VggConfig.from_dict(backbone_config)
-    check_num_labels(backbone_config)
-    for name, value in backbone_config.items():
-        for number in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(number, (int, float)) and not abs(number) <= 1_000_000:
-                raise ValueError(f"`backbone_config` has {name}={number}: must be from -1,000,000 to 1,000,000.")
-    return backbone_config
-
-
 @strict
 class VggConfig(BackboneConfigMixin, PreTrainedConfig):
     r"""

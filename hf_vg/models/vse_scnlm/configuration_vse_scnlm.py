@@ -14,22 +14,14 @@
 """VseScnlm model configuration"""
 
 from dataclasses import field
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from ..publishing import PublishedConfigMixin
-from ..vgg.configuration_vgg import (
-    bounded_field,
-    check_num_labels,
-    probability_field,
-    read_backbone_config,
-    vocabulary_field,
-    weight_field,
-    width_field,
-)
+from ..configuration import VisionConfigMixin
+from ..vgg.configuration_vgg import bounded_field, probability_field, vocabulary_field, weight_field, width_field
 
 
 # The first tags of every inventory: what follows a caption's end, the end itself, and a tag training did not show.
@@ -41,7 +33,7 @@ table_field = bounded_field(0, 100_000_000)  # rows that are kept of the trainin
 
 
 @strict
-class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
+class VseScnlmConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the joint space of images and sentences and of the structure-content language model (SC-NLM) that
     decodes from it (Kiros et al., 2014). The defaults are the paper's; where it gives none, those of the authors' code
@@ -155,11 +147,6 @@ class VseScnlmConfig(PublishedConfigMixin, PreTrainedConfig):
     unk_token_id: int | None = 1
     pad_token_id: int | None = 2
     decoder_start_token_id: int = 0
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        check_num_labels(kwargs)
-        self.backbone_config = read_backbone_config(self.backbone_config)
-        super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
         """Part of `@strict`-powered validation."""

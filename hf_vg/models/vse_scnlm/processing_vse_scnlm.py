@@ -17,15 +17,7 @@ from ..processing import ImageAndTextProcessor
 
 
 class VseScnlmProcessor(ImageAndTextProcessor):
-    r"""
-    Wraps an image processor and a word-level tokenizer that ends each sentence with its end token.
-
-    Args:
-        image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`.
-        tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes `input_ids`. See [`hf_vg.data.train_word_tokenizer`].
-    """
+    __doc__ = ImageAndTextProcessor.__doc__
 
 
 __all__ = ["VseScnlmProcessor"]
