@@ -35,7 +35,6 @@ from hf_vg.models.show_attend_tell.kernels_show_attend_tell import (
     WordsByStep,
     energy_of_steps,
     factored_energy,
-    fused_energy,
     gates_of_steps,
     plain_energy,
     plain_gates,
@@ -613,20 +612,6 @@ class TestShowAttendTellKernels:
         with torch.no_grad():
             assert gates_of_steps(words, from_hidden, from_context)[1].func is plain_gates
 
-    def test_fused_energy(self, dtype):
-        shapes = ((3, 5, 4), (3, 2, 4), (4,))
-        keys, query, score = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
-
-        def run(energy) -> list[torch.Tensor]:
-            first = energy(query)
-            second = energy(query[:2, :1] + first[:2, :1, :4])  # later steps have fewer captions
-            total = first.sin().sum() + second.cos().sum()
-            return [first, second, *torch.autograd.grad(total, [keys, query, score])]
-
-        energy = energy_of_steps(keys, score)
-        assert energy.func is fused_energy
-        assert_near(run(energy), run(partial(plain_energy, keys=keys, score=score)), dtype)
-
     @torch.no_grad()
     def test_factored_energy(self, dtype):
         keys, query, score = (torch.randn(shape, dtype=dtype) for shape in ((3, 5, 4), (2, 2, 4), (4,)))
@@ -634,6 +619,8 @@ class TestShowAttendTellKernels:
         assert (factors is None) == (dtype == torch.bfloat16) and tanh_factors(keys + 50) is None
         energy = energy_of_steps(keys, score, factors)
         assert energy.func is (plain_energy if factors is None else factored_energy)
+        with torch.enable_grad():
+            assert energy_of_steps(keys, score, factors).func is plain_energy
         for scale in (1, 100):
             assert_near([energy(scale * query)], [plain_energy(scale * query, keys, score)], dtype)
 
