@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .auto import register
-from .interpretation import attention_maps, attention_of_generated, plot_attention, save_html
+from .interpretation import plot_attention, record_attention, save_html, word_maps
 from .models.grounded_visual_bert import (
     GroundedVisualBertConfig,
     GroundedVisualBertForQuestionAnswering,
@@ -104,17 +104,17 @@ __all__ = [
     "VseScnlmModel",
     "VseScnlmProcessor",
     "EmbeddingSpace",
-    "attention_maps",
-    "attention_of_generated",
     "caption_is_true",
     "caption_metrics",
     "evaluate_sentences",
     "load_captions",
     "load_scenes",
     "plot_attention",
+    "record_attention",
     "retrieval_metrics",
     "save_html",
     "train_word_tokenizer",
+    "word_maps",
 ]
 
 

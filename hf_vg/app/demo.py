@@ -142,14 +142,16 @@ class Demo:
         return str(path)
 
     @limited
-    def caption(self, name: str, image: Any, number: float) -> str:
+    def caption(self, name: str, image: Any, number: float, prompt: str = "") -> str:
         """Captions an image by the checkpoint's own settings, and shows where words look, or what was considered."""
         captioner = self.checkpoints.load(load_captioner, name)
-        image, number = _opened(image), _whole(number, 1, 8)
+        image, number, prompt = _opened(image), _whole(number, 1, 8), _text(prompt)
         if captioner.model.config.model_type == "vse_scnlm":
+            if prompt:
+                raise toast("An SC-NLM shows whole captions that it considered: leave out the prompt.")
             ((example,),) = candidate_examples(captioner, [image], number)
             return _frame([{**example, "name": example["generated_text"]}], "Captions")
-        (records,) = caption_examples(captioner, [image], **caption_settings(captioner, number))
+        (records,) = caption_examples(captioner, [image], **caption_settings(captioner, number, prompt=prompt))
         names = ["best", *(f"alternative {place}" for place in range(1, number))]
         return _frame([{**record, "name": name} for record, name in zip(records, names, strict=True)], "Captions")
 

@@ -56,13 +56,21 @@ def _caption_tab(demo: Demo) -> None:
         name = _checkpoint(demo, "captions")
         image = gr.Image(label="Image", elem_id="caption_image", **IMAGE)
         run = gr.Button("Caption", variant="primary", elem_id="caption_run")
+        prompt = gr.Textbox(
+            label="Prompt",
+            placeholder="Describe this image.",
+            info="What a model that chats is asked, or the first words of a caption",
+            elem_id="caption_prompt",
+        )
         number = gr.Slider(
             1, 8, value=1, step=1, label="Captions", info="Best first, by the checkpoint's own settings"
         )
         _picker(demo, image)
     with gr.Column(scale=3):
         shown = gr.HTML(elem_id="caption_shown", padding=False)
-    run.click(demo.caption, [name, image, number], shown, api_name="caption")
+    inputs = [name, image, number, prompt]
+    run.click(demo.caption, inputs, shown, api_name="caption")
+    prompt.submit(demo.caption, inputs, shown, api_name=False)
 
 
 def _search_tab(demo: Demo) -> None:

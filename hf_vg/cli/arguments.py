@@ -27,6 +27,7 @@ from .output import UsageError
 
 
 def add_generation(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--prompt", help="what a model that chats is asked, or the first words of a caption")
     command.add_argument("--num_beams", type=positive, help="beams; 1 is greedy (as the checkpoint says)")
     command.add_argument("--batch_size", type=positive, default=8, help="images at a time (%(default)s)")
 

@@ -23,10 +23,11 @@ from .inputs import ImageInputs
 from .output import say
 
 
-SUMMARY = "Write captions of images"
+SUMMARY = "Write captions of images, by any captioner or model that chats about images"
 EXAMPLES = """\
   hf-vg caption dog.jpg cat.jpg --model outputs/show_attend_tell_scenes
-  hf-vg caption 'photos/**/*.jpg' --model outputs/show_attend_tell_scenes --num_captions 3 --json"""
+  hf-vg caption 'photos/**/*.jpg' --model outputs/show_attend_tell_scenes --num_captions 3 --json
+  hf-vg caption photos/ --model Qwen/Qwen2.5-VL-3B-Instruct --prompt "What is in the foreground?\""""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     if not paths:
         return
     captioner = load_captioner(args.model, args.trust_remote_code)
-    settings = caption_settings(captioner, args.num_captions, args.num_beams)
+    settings = caption_settings(captioner, args.num_captions, args.num_beams, args.prompt)
 
     def write(images: list[Any]) -> Sequence[Any]:
         return captioner(images, batch_size=args.batch_size, **settings)

@@ -22,6 +22,7 @@ from ..interpretation import (
     attention_of_sentences,
     candidate_examples,
     caption_examples,
+    family_of,
     find_regions,
     load_region_model,
     regions_of_words,
@@ -37,6 +38,7 @@ from .output import UsageError, check_output, note, say
 SUMMARY = "Make an HTML file that shows where words look, or which captions were considered"
 EXAMPLES = """\
   hf-vg explain photos/ --model outputs/show_attend_tell_scenes --output looks.html
+  hf-vg explain photos/ --model Qwen/Qwen2.5-VL-3B-Instruct --prompt "What is the dog doing?"
   hf-vg explain photos/ --model outputs/scnlm_scenes
   hf-vg explain dog.jpg --model outputs/vgp_rollout_scenes --text "a dog with a ball" --boxes boxes.json
   hf-vg explain --model outputs/grounded_encoder_scenes --text "two dogs play" --text "a cat sleeps\""""
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     else:
         load_config(args.model, "captions", args.trust_remote_code)
         if args.text or not args.images:
-            raise UsageError("A captioner explains captions that it writes: give images, and no --text.")
+            raise UsageError("A captioner explains what it writes: give images, and no --text.")
         is_scnlm = architecture == "VseScnlmForConditionalGeneration"
         examples = (of_candidates if is_scnlm else of_captions)(args, inputs, paths)
     if not examples:
@@ -109,7 +111,8 @@ def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) 
 
 def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
     captioner = load_captioner(args.model, args.trust_remote_code)
-    settings = caption_settings(captioner, num_beams=args.num_beams)
+    family_of(captioner.model)  # refuses a model that cannot be explained before any image is read
+    settings = caption_settings(captioner, num_beams=args.num_beams, prompt=args.prompt)
 
     def write(images: list[Any]) -> Sequence[Any]:
         return caption_examples(captioner, images, batch_size=args.batch_size, **settings)
@@ -119,6 +122,8 @@ def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str])
 
 
 def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    if args.prompt:
+        raise UsageError("An SC-NLM explains whole captions that it considered: leave out --prompt.")
     captioner = load_captioner(args.model, args.trust_remote_code)
     caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
 

@@ -260,7 +260,8 @@ def _seems_whole(image: Image.Image) -> bool:
 
 def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
     r"""
-    The part of an image that a model is given: image processors that crop leave the margins out.
+    The part of an image that a model is given: image processors that crop leave the margins out, and those that pad
+    add some.
 
     Args:
         image_processor ([`BaseImageProcessor`]):
@@ -270,21 +271,41 @@ def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, 
 
     Returns:
         `tuple[float, float, float, float]`: Left, top, right and bottom as shares of the image's width and height. A
-        processor that pads a small image gives it a part that is larger than the image.
+        processor that pads an image gives it a part that is larger than the image.
     """
+    width, height = image_size
+    kind = type(image_processor).__name__
+    if kind.startswith("MllamaImageProcessor"):
+        return _seen_on_tiles(image_processor, width, height)
+    size = dict(image_processor.size) if getattr(image_processor, "do_resize", False) else {}
+    if kind.startswith("DonutImageProcessor") and size and image_processor.do_pad:
+        # The shorter side is as long as that of the canvas, and then the longer one too, if need be.
+        scale = min(min(size.values()) / min(image_size), size["width"] / width, size["height"] / height)
+        x, y = size["width"] / (width * scale) / 2, size["height"] / (height * scale) / 2
+        return 0.5 - x, 0.5 - y, 0.5 + x, 0.5 + y
     if not getattr(image_processor, "do_center_crop", False):
         return 0.0, 0.0, 1.0, 1.0
-    width, height = image_size
-    if getattr(image_processor, "do_resize", False):
-        size = dict(image_processor.size)
-        if size.get("shortest_edge"):
-            scale = size["shortest_edge"] / min(image_size)
-            width, height = width * scale, height * scale
-        else:
-            width, height = size["width"], size["height"]
+    if size.get("shortest_edge"):
+        scale = size["shortest_edge"] / min(image_size)
+        width, height = width * scale, height * scale
+    elif size:
+        width, height = size["width"], size["height"]
     crop = dict(image_processor.crop_size)
     x, y = crop["width"] / width / 2, crop["height"] / height / 2
     return 0.5 - x, 0.5 - y, 0.5 + x, 0.5 + y
+
+
+def _seen_on_tiles(image_processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
+    """Mllama's image lies in the upper left corner of a canvas of tiles."""
+    from transformers.models.mllama.image_processing_pil_mllama import (
+        get_image_size_fit_to_canvas,
+        get_optimal_tiled_canvas,
+    )
+
+    side = image_processor.size["height"]
+    canvas = get_optimal_tiled_canvas(height, width, image_processor.max_image_tiles, side)
+    new_height, new_width = get_image_size_fit_to_canvas(height, width, *canvas, side)
+    return 0.0, 0.0, float(canvas[1] / new_width), float(canvas[0] / new_height)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

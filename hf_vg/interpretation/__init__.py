@@ -16,18 +16,21 @@ from .bertviz import bertviz_arguments, location_names
 from .candidates import candidate_examples, caption_candidates
 from .deletion import deletion_summary, deletion_test
 from .explainers import EXPLAINERS, explain_words
+from .families import Family, Layout, family_of, tiles_of
 from .figures import plot_attention, plot_candidates, plot_deletion
 from .html import explanation_html, save_html
+from .recording import AttentionRecord, record_attention
 from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from .sentence_attention import attention_of_sentences, plot_sentence_attention
-from .word_attention import attention_maps, attention_of_generated, caption_examples, word_maps
+from .word_maps import caption_examples, word_maps
 
 
 __all__ = [
+    "AttentionRecord",
     "EXPLAINERS",
-    "attention_maps",
-    "attention_of_generated",
+    "Family",
+    "Layout",
     "attention_of_sentences",
     "attention_rollout",
     "bertviz_arguments",
@@ -39,6 +42,7 @@ __all__ = [
     "draw_regions",
     "explain_words",
     "explanation_html",
+    "family_of",
     "find_regions",
     "ground_phrase",
     "load_region_model",
@@ -48,9 +52,11 @@ __all__ = [
     "plot_deletion",
     "plot_regions",
     "plot_sentence_attention",
+    "record_attention",
     "region_examples",
     "regions_of_words",
     "save_html",
+    "tiles_of",
     "word_maps",
     "word_to_region_attention",
 ]

@@ -13,12 +13,30 @@
 # limitations under the License.
 """How each family of vision-language models looks at an image: by which modules, and on which grid of patches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Layout:
+    r"""
+    How the tokens of one image lie on it.
+
+    Attributes:
+        tokens (`int`):
+            The number of image tokens of the image, among them those that are no patches.
+        grids (`list[torch.Tensor]`):
+            Grids of shape `(height, width)` that hold places among the tokens, -1 where there is none. Each covers all
+            of the image. A model that sees the image whole and in tiles has two.
+    """
+
+    tokens: int
+    grids: list[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,51 +48,90 @@ class Family:
         attention (`str`):
             A regular expression of the modules by which words look at the image. It must match a whole name.
         layout (`Callable`):
-            Takes the config, the model's inputs and the number of a row, and returns for each image of that row its
-            [`Layout`].
+            Takes the config and the model's inputs, and returns the [`Layout`] of each image, in the order of the
+            images in the batch.
         columns (`Callable`, *optional*):
             Takes the config and the inputs, and returns a boolean `(rows, positions)` of what is an image token. By
             default every key is one, as in cross-attention.
         returned (`Callable`, *optional*):
-            Takes what the module returns, and gives its attention. By default the module calls transformers'
-            attention interface.
+            Takes what the module is called with and what it returns, and gives its attention. By default the module
+            calls transformers' attention interface.
         patches (`str`, *optional*):
             Modules by which image tokens look at patches, where image tokens are not patches themselves.
         writer (`str`, *optional*, defaults to the model itself):
             The module that is called once per generated token.
         tokens (`str`, *optional*):
             The module that is called with token ids, where the writer is called with embeddings.
+        feature_map (`str`, *optional*):
+            The module that returns the map of shape `(batch, height, width, channels)` that words look at. The layout
+            finds its height and width under this name among the inputs.
     """
 
     attention: str
-    layout: Callable[[PreTrainedConfig, dict[str, Any], int], list["Layout"]]
+    layout: Callable[[PreTrainedConfig, dict[str, Any]], Iterable[Layout]]
     columns: Callable[[PreTrainedConfig, dict[str, Any]], torch.Tensor] | None = None
-    returned: Callable[[Any], torch.Tensor] | None = None
+    returned: Callable[[tuple, Any], torch.Tensor] | None = None
     patches: str | None = None
     writer: str = ""
     tokens: str | None = None
-
-
-# The image tokens of an image, as grids that each cover all of it: `(height, width)` of places among the tokens.
-# A model that sees the image whole and in tiles has two grids. -1 stands where there is no token.
-Layout = list[torch.Tensor]
+    feature_map: str | None = None
 
 
 def family_of(model: PreTrainedModel) -> Family:
     """The family of a model, or an error that says what can be done."""
     model_type = model.config.model_type
     if model_type not in FAMILIES:
+        reason = UNSUPPORTED.get(model_type)
         raise ValueError(
-            f"Where words look in a {model_type!r} model is not supported yet. Supported are "
-            f"{', '.join(sorted(FAMILIES))}. For another model, describe it with "
-            "`hf_vg.interpretation.Family(attention=..., layout=...)` and give it as `family`."
+            f"Where words look in a {model_type!r} model is not supported yet{f': {reason}' if reason else ''}. "
+            f"Supported are {', '.join(sorted(FAMILIES))}. For another model, describe it with "
+            "`hf_vg.interpretation.Family(attention=..., layout=...)` and give it as `family`; its grid may also be "
+            "given by hand with `word_maps(..., grid=(height, width))`."
         )
     return FAMILIES[model_type]
+
+
+def deal(images: Iterable[Layout], tokens: Sequence[int]) -> list[list[list[torch.Tensor]]]:
+    r"""
+    Deals images out to the rows of a batch.
+
+    Args:
+        images (`Iterable[Layout]`):
+            The images of all rows, in order.
+        tokens (`Sequence[int]`):
+            The number of image tokens of each row. If the images do not fill them exactly, an error is raised.
+
+    Returns:
+        `list[list[list[torch.Tensor]]]`: For each row, and each image of it, its grids of places in the row.
+    """
+    images, rows = iter(images), []
+    for count in tokens:
+        row, used = [], 0
+        while used < count:
+            image = next(images, None)
+            if image is None or used + image.tokens > count:
+                needs = "no image is left for them" if image is None else f"the next image has {image.tokens}"
+                raise ValueError(
+                    f"Row {len(rows)} has {count} image tokens, of which {count - used} are left, and {needs}. How "
+                    "they lie on the image is not known. Give the grid by hand with `grid=(height, width)`."
+                )
+            if image.grids:
+                row.append([torch.where(grid >= 0, grid + used, grid) for grid in image.grids])
+            used += image.tokens
+        rows.append(row)
+    return rows
 
 
 def grid(height: int, width: int, first: int = 0) -> torch.Tensor:
     """Tokens row by row, from the one numbered `first`."""
     return first + torch.arange(height * width).view(height, width)
+
+
+def tiled(side: int, rows: int, columns: int, first: int = 0, per_tile: int | None = None) -> torch.Tensor:
+    """The grid of tiles of `side` x `side` tokens that follow each other row by row."""
+    per_tile = side**2 if per_tile is None else per_tile
+    tiles = first + per_tile * torch.arange(rows * columns).view(rows, columns)
+    return (tiles[:, None, :, None] + grid(side, side)[None, :, None]).view(rows * side, columns * side)
 
 
 def patches_per_side(config: PreTrainedConfig) -> int:
@@ -85,11 +142,10 @@ def image_tokens(config: PreTrainedConfig, inputs: dict[str, Any]) -> torch.Tens
     return inputs["input_ids"] == config.image_token_id
 
 
-def patches_of_pixels(inputs: dict[str, Any], patch_size: int | tuple[int, int], merged: int = 1) -> tuple[int, int]:
-    """Height and width of the grid that `pixel_values` are cut into."""
-    patch_height, patch_width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
-    height, width = inputs["pixel_values"].shape[-2:]
-    return height // patch_height // merged, width // patch_width // merged
+def runs_of(is_image: torch.Tensor) -> list[tuple[int, int]]:
+    """Where in a row image tokens follow each other: for each run its first place, and the place after its last."""
+    edges = torch.nn.functional.pad(is_image.int(), (1, 1)).diff().nonzero().flatten().tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 # Tokens that a vision encoder puts in front of those of the patches.
@@ -121,108 +177,208 @@ def leading_tokens(vision: PreTrainedConfig) -> int:
     return LEADING_TOKENS[vision.model_type]
 
 
-def one_per_row(layout: Callable[[PreTrainedConfig, dict[str, Any]], Layout]) -> Any:
-    """For models that see one image per row, all of one size."""
-    return lambda config, inputs, row: [layout(config, inputs)]
+def selected_tokens(config: PreTrainedConfig) -> int:
+    """Tokens in front of the patches that LLaVA keeps. Its default drops the first token, whatever it is."""
+    return leading_tokens(config.vision_config) - (config.vision_feature_select_strategy == "default")
 
 
-def llava(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
-    vision, side = config.vision_config, patches_per_side(config)
-    first = leading_tokens(vision) if config.vision_feature_select_strategy == "full" else 0
-    per_image = first + side**2
-    images = int(image_tokens(config, inputs)[row].sum()) // per_image
-    return [[grid(side, side, image * per_image + first)] for image in range(images)]
+def llava(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    vision = config.vision_config
+    if vision.model_type == "pixtral":  # images of any size
+        sizes = [[side // vision.patch_size for side in size] for size in inputs["image_sizes"].tolist()]
+        return [Layout(height * width, [grid(height, width)]) for height, width in sizes]
+    side, first = patches_per_side(config), selected_tokens(config)
+    return repeat(Layout(first + side**2, [grid(side, side, first)]))
 
 
 def square(side: Callable[[PreTrainedConfig], int]) -> Any:
-    """For models whose images, or tiles, each have `side` x `side` tokens and nothing else."""
-
-    def layout(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
-        length = side(config)
-        images = int(image_tokens(config, inputs)[row].sum()) // length**2
-        return [[grid(length, length, image * length**2)] for image in range(images)]
-
-    return layout
+    """For models whose images each have `side` x `side` tokens and nothing else."""
+    return lambda config, inputs: repeat(Layout(side(config) ** 2, [grid(side(config), side(config))]))
 
 
-def qwen(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
+def qwen(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
     merge = config.vision_config.spatial_merge_size
-    sizes = [(t, h // merge, w // merge) for t, h, w in inputs["image_grid_thw"].tolist()]
-    tokens = image_tokens(config, inputs).sum(dim=1).tolist()
-    layouts: list[list[Layout]] = [[] for _ in tokens]
-    current, used = 0, 0
-    for frames, height, width in sizes:  # images are listed row after row
-        while used + frames * height * width > tokens[current]:
-            current, used = current + 1, 0
-        layouts[current].append([grid(height, width, used)])
-        used += frames * height * width
-    return layouts[row]
+    sizes = [(height // merge, width // merge) for _, height, width in inputs["image_grid_thw"].tolist()]
+    return [Layout(height * width, [grid(height, width)]) for height, width in sizes]
 
 
-def llava_next(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
+def llava_next(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
     """The whole image, then its tiles put together, less the padding, each row closed by a separator."""
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
-    vision, side = config.vision_config, patches_per_side(config)
-    original = inputs["image_sizes"][row].tolist()
-    rows, columns = get_anyres_image_grid_shape(original, config.image_grid_pinpoints, vision.image_size)
-    height, width = unpad_image(torch.empty(1, rows * side, columns * side), original).shape[1:]
-    first = leading_tokens(vision) if config.vision_feature_select_strategy == "full" else 0
-    if rows * columns == 1 and inputs["pixel_values"].shape[1] == 1:
-        return [[grid(side, side, first)]]
-    return [[grid(side, side, first), grid(height, width + 1, first + side**2)[:, :-1]]]
+    vision, side, first = config.vision_config, patches_per_side(config), selected_tokens(config)
+    whole = grid(side, side, first)
+    for original in inputs["image_sizes"].tolist():
+        rows, columns = get_anyres_image_grid_shape(original, config.image_grid_pinpoints, vision.image_size)
+        if rows * columns == 1 and inputs["pixel_values"].shape[1] == 1:
+            yield Layout(first + side**2 + 1, [whole])
+            continue
+        height, width = unpad_image(torch.empty(1, rows * side, columns * side), original).shape[1:]
+        tiles = grid(height, width + 1, first + side**2)
+        yield Layout(first + side**2 + tiles.numel(), [whole, tiles[:, :-1]])
 
 
-def vision_encoder_decoder(config: PreTrainedConfig, inputs: dict[str, Any]) -> Layout:
-    vision = config.encoder
-    # Hierarchical encoders halve the grid after every stage but the last.
-    merged = 2 ** (len(vision.depths) - 1) if hasattr(vision, "depths") else 1
-    return [grid(*patches_of_pixels(inputs, vision.patch_size, merged), leading_tokens(vision))]
+def whole_and_tiles(side: int, tiles: int, arrangement: tuple[int, int] | None) -> Layout:
+    """Tiles row by row, and then the whole image."""
+    if tiles == 1:
+        return Layout(side**2, [grid(side, side)])
+    rows, columns = (0, 0) if arrangement is None else arrangement
+    if rows * columns not in (tiles, tiles - 1):
+        given = "it is not known how they lie" if arrangement is None else f"`tiles` says {rows} x {columns}"
+        raise ValueError(
+            f"An image was cut into {tiles} tiles, the last of which may show all of it, and {given}. Give `tiles`, "
+            "the rows and columns of tiles of each image, such as `tiles=[(2, 3)]`."
+        )
+    grids = [tiled(side, rows, columns)]
+    if rows * columns < tiles:
+        grids.append(grid(side, side, rows * columns * side**2))
+    return Layout(tiles * side**2, grids)
 
 
-def with_class_token(config: PreTrainedConfig, inputs: dict[str, Any]) -> Layout:
+def arrangements_of(inputs: dict[str, Any]) -> Iterator[tuple[int, int] | None]:
+    """The `tiles` that were given by hand: for each image, or one for all."""
+    tiles = inputs.get("tiles")
+    is_one = tiles is None or isinstance(tiles[0], int)
+    return repeat(tiles) if is_one else iter(tiles)
+
+
+def internvl(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
+    """Up to twelve tiles per image, and then the whole image. The inputs do not tell how the tiles lie."""
     vision = config.vision_config
-    return [grid(*patches_of_pixels(inputs, vision.patch_size), leading_tokens(vision))]
+    side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    arrangements = arrangements_of(inputs)
+    for row in image_tokens(config, inputs):
+        for start, end in runs_of(row):
+            yield whole_and_tiles(side, (end - start) // side**2, next(arrangements, None))
+
+
+def idefics3(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
+    r"""
+    Tiles, and then the whole image. The prompt tells how they lie: `<fake><row_1_col_1>...<fake><row_1_col_2>...`, a
+    line break after each row, and at last `<fake><global-img>...<fake>`.
+    """
+    side = patches_per_side(config) // config.scale_factor
+    arrangements = arrangements_of(inputs)
+    for ids, is_image in zip(inputs["input_ids"].tolist(), image_tokens(config, inputs), strict=True):
+        if "tiles" in inputs:
+            left = int(is_image.sum())
+            while left > 0 and (arrangement := next(arrangements, None)):
+                count = arrangement[0] * arrangement[1]
+                layout = whole_and_tiles(side, count + 1 if count > 1 else 1, arrangement)
+                yield layout
+                left -= layout.tokens
+            continue
+        runs = runs_of(is_image)
+        around = [ids[start - 2 : start - 1] for start, _ in runs] + [ids[end : end + 1] for _, end in runs[-1:]]
+        if any(token != around[0] for token in around):  # there are no tags
+            yield whole_and_tiles(side, int(is_image.sum()) // side**2, None)
+            continue
+        image: list[tuple[int, int]] = []  # the runs of one image
+        for start, end in runs:
+            image.append((start, end))
+            # The tag of the whole image stands before the last run of all.
+            if ids[start - 1] == ids[runs[-1][0] - 1]:
+                gaps = [after - before for (_, before), (after, _) in pairwise(image)]
+                columns = next((number for number, gap in enumerate(gaps, 1) if gap != 2), 1)
+                tiles = sum(end - start for start, end in image) // side**2
+                yield whole_and_tiles(side, tiles, ((len(image) - 1) // columns, columns) if gaps else None)
+                image = []
+
+
+def vision_encoder_decoder(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    vision = config.encoder
+    if not hasattr(vision, "depths"):
+        return with_leading_tokens(vision, inputs)
+    # Hierarchical encoders pad, and halve the grid after every stage but the last.
+    first = leading_tokens(vision)
+    height, width = inputs["pixel_values"].shape[-2:]
+    for step in (vision.patch_size, *[2] * (len(vision.depths) - 1)):
+        height, width = -(-height // step), -(-width // step)
+    return repeat(Layout(first + height * width, [grid(height, width, first)]))
+
+
+def with_leading_tokens(vision: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    """For encoders that cut `pixel_values` into patches, of which one image stands in a row."""
+    patch = (vision.patch_size, vision.patch_size) if isinstance(vision.patch_size, int) else vision.patch_size
+    height, width = (pixels // side for pixels, side in zip(inputs["pixel_values"].shape[-2:], patch, strict=True))
+    first = leading_tokens(vision)
+    return repeat(Layout(first + height * width, [grid(height, width, first)]))
+
+
+def with_class_token(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    return with_leading_tokens(config.vision_config, inputs)
+
+
+def kosmos2(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    """Patches, and then the latent queries, which look at themselves too."""
+    image = next(iter(with_leading_tokens(config.vision_config, inputs)))
+    return repeat(Layout(image.tokens + config.latent_query_num, image.grids))
 
 
 def git_columns(config: PreTrainedConfig, inputs: dict[str, Any]) -> torch.Tensor:
     """The image stands in front of the words, and is not among `input_ids`."""
-    tokens = 1 + (config.vision_config.image_size // config.vision_config.patch_size) ** 2
-    return torch.ones(inputs["input_ids"].shape[0], tokens, dtype=torch.bool)
+    return torch.ones(inputs["input_ids"].shape[0], 1 + patches_per_side(config) ** 2, dtype=torch.bool)
 
 
-def florence2(config: PreTrainedConfig, inputs: dict[str, Any]) -> Layout:
+def florence2(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
     """A token of the whole image, then the patches. The words of the prompt follow."""
     height, width = inputs["pixel_values"].shape[-2:]
     for stride in config.vision_config.patch_stride:
         height, width = -(-height // stride), -(-width // stride)
-    return [grid(height, width, 1)]
+    return repeat(Layout(inputs["input_ids"].shape[1], [grid(height, width, 1)]))
 
 
-def pix2struct(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
-    places = inputs["flattened_patches"][row, :, :2].long()  # (patches, 2): row and column, from 1; 0 is padding
-    layout = torch.full((int(places[:, 0].max()), int(places[:, 1].max())), -1)
-    is_patch = places[:, 0] > 0
-    layout[places[is_patch, 0] - 1, places[is_patch, 1] - 1] = is_patch.nonzero().flatten()
-    return [[layout]]
+def pix2struct(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
+    for places in inputs["flattened_patches"][..., :2].long():  # (patches, 2): row and column, from 1; 0 is padding
+        layout = torch.full((int(places[:, 0].max()), int(places[:, 1].max())), -1)
+        is_patch = places[:, 0] > 0
+        layout[places[is_patch, 0] - 1, places[is_patch, 1] - 1] = is_patch.nonzero().flatten()
+        yield Layout(len(places), [layout])
 
 
-def mllama(config: PreTrainedConfig, inputs: dict[str, Any], row: int) -> list[Layout]:
-    """Up to `max_num_tiles` tiles per image, each a class token and its patches."""
+def mllama(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
+    """Room for `max_num_tiles` tiles per image, each a class token and its patches."""
     vision, side = config.vision_config, patches_per_side(config)
     per_tile = side**2 + 1
-    layouts = []
-    for image, ratio in enumerate(inputs["aspect_ratio_ids"][row].tolist()):
-        if ratio == 0:
-            continue
+    for ratio in inputs["aspect_ratio_ids"].flatten().tolist():  # 0 where a row has fewer images than others
         rows, columns = vision.supported_aspect_ratios[ratio - 1]
-        first = image * vision.max_num_tiles
-        tiles = [
-            torch.cat([grid(side, side, (first + r * columns + c) * per_tile + 1) for c in range(columns)], dim=1)
-            for r in range(rows)
-        ]
-        layouts.append([torch.cat(tiles)])
-    return layouts
+        grids = [tiled(side, rows, columns, 1, per_tile)] if ratio else []
+        yield Layout(vision.max_num_tiles * per_tile, grids)
+
+
+def feature_map(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
+    if inputs["feature_map"] is None:
+        raise ValueError(
+            "Features of shape (batch, locations, channels) do not tell how the locations lie on the image. Give them "
+            "as (batch, height, width, channels), or the grid by hand with `grid=(height, width)`."
+        )
+    height, width = inputs["feature_map"]
+    return repeat(Layout(height * width, [grid(height, width)]))
+
+
+def tiles_of(image_processor: Any, image_size: tuple[int, int]) -> tuple[int, int]:
+    r"""
+    How InternVL's image processor cuts an image into tiles, which its inputs do not tell.
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            A [`GotOcr2ImageProcessor`].
+        image_size (`tuple[int, int]`):
+            Width and height of the image.
+
+    Returns:
+        `tuple[int, int]`: Rows and columns of tiles, for the `tiles` of [`word_maps`].
+    """
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+    size = image_processor.size
+    columns, rows = get_optimal_tiled_canvas(
+        (image_size[1], image_size[0]),
+        (size["height"], size["width"]),
+        image_processor.min_patches,
+        image_processor.max_patches,
+    )
+    return rows, columns
 
 
 TEXT_LAYERS = r"(model\.)?(language_model|text_model)\.(model\.)?(decoder\.)?layers\.\d+\.self_attn"
@@ -230,46 +386,31 @@ TEXT_LAYERS = r"(model\.)?(language_model|text_model)\.(model\.)?(decoder\.)?lay
 FAMILIES = {
     "blip": Family(
         r"text_decoder\.bert\.encoder\.layer\.\d+\.crossattention\.self",
-        one_per_row(with_class_token),
-        returned=lambda output: output[1],
+        with_class_token,
+        returned=lambda args, output: output[1],
         writer="text_decoder",
     ),
     "blip-2": Family(
         TEXT_LAYERS,
-        one_per_row(with_class_token),
+        with_class_token,
         image_tokens,
         patches=r"qformer\.encoder\.layer\.\d+\.crossattention\.attention",
         writer="language_model",
         tokens="language_model.model.decoder.embed_tokens",
     ),
-    "florence2": Family(
-        r"model\.language_model\.decoder\.layers\.\d+\.encoder_attn",
-        one_per_row(florence2),
-    ),
+    "florence2": Family(r"model\.language_model\.decoder\.layers\.\d+\.encoder_attn", florence2),
     "gemma3": Family(TEXT_LAYERS, square(lambda config: int(config.mm_tokens_per_image**0.5)), image_tokens),
     "git": Family(
-        r"git\.encoder\.layer\.\d+\.attention\.self",
-        one_per_row(with_class_token),
+        r"git\.encoder\.layer\.\d+\.attention\.self\.dropout",  # what the module itself returns is dropped out
+        with_class_token,
         git_columns,
-        returned=lambda output: output[1],
+        returned=lambda args, output: args[0],
     ),
-    "idefics3": Family(
-        TEXT_LAYERS,
-        square(lambda config: patches_per_side(config) // config.scale_factor),
-        image_tokens,
-    ),
-    "internvl": Family(
-        TEXT_LAYERS,
-        square(
-            lambda config: int(
-                config.vision_config.image_size[0] // config.vision_config.patch_size[0] * config.downsample_ratio
-            )
-        ),
-        image_tokens,
-    ),
+    "idefics3": Family(TEXT_LAYERS, idefics3, image_tokens),
+    "internvl": Family(TEXT_LAYERS, internvl, image_tokens),
     "kosmos-2": Family(
         r"text_model\.model\.layers\.\d+\.self_attn",
-        one_per_row(with_class_token),
+        kosmos2,
         lambda config, inputs: inputs["image_embeds_position_mask"].bool(),
         patches=r"image_to_text_projection\.x_attn",
         writer="text_model",
@@ -277,17 +418,33 @@ FAMILIES = {
     "llava": Family(TEXT_LAYERS, llava, image_tokens),
     "llava_next": Family(TEXT_LAYERS, llava_next, image_tokens),
     "mllama": Family(r"model\.language_model\.layers\.\d+\.cross_attn", mllama),
-    "paligemma": Family(
-        TEXT_LAYERS,
-        square(patches_per_side),
-        image_tokens,
-    ),
+    "paligemma": Family(TEXT_LAYERS, square(patches_per_side), image_tokens),
     "pix2struct": Family(r"decoder\.layer\.\d+\.encoder_decoder_attention\.attention", pix2struct),
     "qwen2_5_vl": Family(TEXT_LAYERS, qwen, image_tokens),
     "qwen2_vl": Family(TEXT_LAYERS, qwen, image_tokens),
     "qwen3_vl": Family(TEXT_LAYERS, qwen, image_tokens),
+    "show_attend_tell": Family(
+        r"model\.decoder",
+        feature_map,
+        returned=lambda args, output: output.cross_attentions[0],
+        feature_map="model.encoder.image_encoder",
+    ),
+    "smolvlm": Family(TEXT_LAYERS, idefics3, image_tokens),
+    "spatial_transformer_captioner": Family(
+        r"model\.decoder\.layers\.\d+\.cross_attention", feature_map, feature_map="model.encoder.image_encoder"
+    ),
     "vision-encoder-decoder": Family(
-        r"decoder\..*\.(crossattention|encoder_attn)(\.self)?", one_per_row(vision_encoder_decoder)
+        r"decoder\..*(encoder_attn|crossattention\.self|h\.\d+\.crossattention)", vision_encoder_decoder
     ),
 }
-FAMILIES["smolvlm"] = FAMILIES["idefics3"]
+
+UNSUPPORTED = {
+    "grounded_visual_bert": "it reads words and regions and writes none; `regions_of_words` shows where they look",
+    "self_attn_grounded_encoder": "it reads sentences; `attention_of_sentences` shows which words count",
+    "vilt": "it shuffles its patches at random in every pass, and writes no words",
+    "visual_bert": "it reads words and regions and writes none; a GroundedVisualBert loads its weights",
+    "vse_scnlm": "it has no attention; `caption_candidates` shows what it considered",
+}
+
+
+__all__ = ["FAMILIES", "Family", "Layout", "family_of", "tiles_of"]

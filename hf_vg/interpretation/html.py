@@ -28,10 +28,12 @@ from PIL import Image
 
 from ..data.files import atomic_write
 from .deletion import CURVES
+from .word_maps import shares
 
 
 _TEMPLATE = Path(__file__).parent / "templates" / "explanation.html"
 _MAX_SIDE = 640  # pixels of an embedded image
+_MAX_HEAD_BYTES = 6_000_000  # of the maps of all heads of an example
 
 
 def explanation_html(
@@ -102,7 +104,7 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
     if "image" not in example:
         _check(attention, ("rows", len(words)), index)
         views = np.concatenate([attention.mean(axis=0, keepdims=True), attention])
-        return packed | _quantize(views, len(words))
+        return packed | _quantize(views[:, None])
     packed["image"] = _data_uri(example["image"])
     if "boxes" in example:
         _check(attention, (len(words), len(example["boxes"])), index)
@@ -114,22 +116,25 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
         packed["seen"] = np.round(example.get("seen", (0.0, 0.0, 1.0, 1.0)), 4).tolist()
         if "deletion" in example:
             packed["deletion"] = _pack_deletion(example["deletion"], words, index)
-    size = int(np.prod(attention.shape[1:]))
-    views = attention.reshape(1, len(words), size)
+    views = attention[None]
     heads = example.get("head_attention")
     # With one head of one layer there is nothing to choose.
-    if heads is not None and np.shape(heads)[0] * np.shape(heads)[1] > 1:
-        heads = np.asarray(heads, dtype=np.float64)
-        if heads.shape[2:] != attention.shape:
-            raise ValueError(
-                f"`head_attention` of example {index} must be of shape (layers, heads, *{attention.shape}), got "
-                f"{heads.shape}."
-            )
-        packed |= {"layers": heads.shape[0], "heads": heads.shape[1], "method": example.get("method", "mean of all")}
-        with_mean = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
-        count = with_mean.shape[0] * with_mean.shape[1]  # not -1, which a caption without words leaves open
-        views = np.concatenate([views, with_mean.reshape(count, len(words), size)])
-    return packed | _quantize(views, size)
+    if heads is None or np.shape(heads)[0] * np.shape(heads)[1] == 1:
+        return packed | _quantize(views)
+    heads = np.asarray(heads, dtype=np.float64)
+    if heads.shape[2:] != attention.shape:
+        raise ValueError(
+            f"`head_attention` of example {index} must be of shape (layers, heads, *{attention.shape}), got "
+            f"{heads.shape}."
+        )
+    packed |= {"layers": heads.shape[0], "heads": heads.shape[1], "method": example.get("method", "mean of all")}
+    if "grid" in packed:
+        heads = _coarser(heads)
+        packed["head_grid"] = heads.shape[3:]
+    heads = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
+    # A head may hardly look at the image. What is shown is where it looks if it does.
+    heads = heads / np.maximum(heads.sum(axis=tuple(range(3, heads.ndim)), keepdims=True), 1e-12)
+    return packed | _quantize(views, heads.reshape(heads.shape[0] * heads.shape[1], *heads.shape[2:]))
 
 
 def _pack_deletion(result: Mapping[str, Any], words: Sequence[str], index: int) -> dict[str, Any]:
@@ -142,15 +147,35 @@ def _pack_deletion(result: Mapping[str, Any], words: Sequence[str], index: int) 
     return {"score": score, "shares": np.round(result["shares"], 4).tolist(), "curves": curves}
 
 
-def _quantize(views: np.ndarray, size: int) -> dict[str, Any]:
-    """A byte a weight, each vector scaled by its own peak: what is compared is places, not words."""
-    vectors = views.reshape(-1, size)
-    peaks = vectors.max(axis=1, initial=0.0)
-    scaled = np.rint(255 * np.clip(vectors, 0, None) / np.maximum(peaks, 1e-12)[:, None]).astype(np.uint8)
+def _coarser(heads: np.ndarray) -> np.ndarray:
+    """Maps on a grid so coarse that all heads of a large model fit into a page that opens at once."""
+    height, width = heads.shape[-2:]
+    scale = min(1.0, (_MAX_HEAD_BYTES / max(heads.size, 1)) ** 0.5)
+    if scale == 1.0:
+        return heads
+    rows, columns = (shares(side, max(1, int(side * scale))).numpy() for side in (height, width))
+    return rows @ heads @ columns.T
+
+
+def _quantize(*views: np.ndarray) -> dict[str, Any]:
+    """
+    A byte per weight, each vector scaled by its own peak: what is compared is places, not words. Views are of shape
+    `(views, words, ...)`. The second ones may have vectors of another size.
+    """
+    peaks, scaled = [], b""
+    for view in views:
+        vectors = view.reshape(view.shape[0] * view.shape[1], int(np.prod(view.shape[2:])))
+        peak = vectors.max(axis=1, initial=0.0)
+        peaks += [float(f"{value:.4g}") for value in peak]
+        scaled += (
+            np.rint(255 * np.clip(vectors, 0, None) / np.maximum(peak, 1e-12)[:, None]).astype(np.uint8).tobytes()
+        )
+    sizes = [int(np.prod(view.shape[2:])) for view in views]
     return {
-        "size": size,
-        "peaks": [float(f"{peak:.4g}") for peak in peaks],
-        "bytes": base64.b64encode(scaled.tobytes()).decode(),
+        "size": sizes[0],
+        "head_size": sizes[-1],
+        "peaks": peaks,
+        "bytes": base64.b64encode(scaled).decode(),
     }
 
 

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -59,6 +58,8 @@ class AttentionRecord:
             The number of tokens of the first pass.
         patches (`dict[str, torch.Tensor]`):
             Where image tokens that are not patches look: by the name of the module, `(rows, heads, tokens, patches)`.
+        feature_map (`tuple[int, int]`, *optional*):
+            Height and width of the map that words look at, where the family has one.
     """
 
     def __init__(
@@ -76,8 +77,9 @@ class AttentionRecord:
         self.calls: list[AttentionCall] = []
         self.prompt_length = 0
         self.patches: dict[str, torch.Tensor] = {}
+        self.feature_map: tuple[int, int] | None = None
         self._embedded_patches: dict[str, torch.Tensor] = {}  # seen before the first pass
-        self._heads = None if heads is None else torch.as_tensor(heads)
+        self._heads = None if heads is None else list(heads)
         self._wanted = queries
         self._owner = threading.get_ident()
         self._embedded: torch.Tensor | None = None  # ids that were embedded since the last pass
@@ -90,21 +92,41 @@ class AttentionRecord:
         # Gradient checkpointing recomputes in a thread of autograd's, which Python did not start.
         return threading.get_ident() == self._owner or isinstance(threading.current_thread(), threading._DummyThread)
 
+    def hook(self, function: Callable[..., None]) -> Callable[..., None]:
+        """A hook of torch that calls the function, and changes nothing. It is deaf to other threads."""
+
+        def hook(*args: Any) -> None:
+            if self.is_for_this_thread():
+                function(*args)
+
+        return hook
+
     def begin(self, arguments: dict[str, Any]) -> None:
         """A forward pass begins: of a new run, or of the next token of a generation."""
         cache, ids = arguments.get("past_key_values"), arguments.get("decoder_input_ids")
         if ids is None:
             ids = self._embedded if arguments.get("input_ids") is None else arguments["input_ids"]
+        if ids is None and arguments.get("labels") is not None:  # of which encoder-decoders make their ids
+            ids = arguments["labels"].flatten(0, -2)
         if ids is None:
             raise ValueError(
                 "Attention is recorded only where a model is called with token ids, and not with `inputs_embeds`."
             )
-        is_next = cache.get_seq_length() > 0 if cache is not None else self._is_longer(ids)
+        is_next = bool(cache.get_seq_length() > 0) if cache is not None else self._is_longer(ids)
         if not (self.calls and is_next):
             self.calls, self.patches, self._embedded_patches, self._keys = [], self._embedded_patches, {}, 0
             columns = self.family.columns
             self._columns = None if columns is None else _places(columns(self.config, {**arguments, "input_ids": ids}))
             self.prompt_length = ids.shape[1]
+        elif cache is not None and ids.shape[1] > 1:
+            raise ValueError(
+                "Attention is recorded if the prompt is read in one pass, and then one token is written per pass. "
+                "Leave out assisted generation, `prefill_chunk_size` and caches of an earlier run."
+            )
+        elif cache is None and self._wanted == "auto":  # a generation after all
+            call = self.calls[-1]
+            call.attention = {name: attention[:, :, -1:].clone() for name, attention in call.attention.items()}
+            call.queries = call.queries[-1:]
         self._keys = ids.shape[1] if cache is None else self._keys + ids.shape[1]
         self._ids, self._embedded, self._is_open, self._has_cache = ids, None, True, cache is not None
         self.calls.append(AttentionCall())
@@ -113,6 +135,10 @@ class AttentionRecord:
         """For writers that are called with embeddings: the ids that were embedded before."""
         self._embedded = ids
 
+    def see(self, feature_map: torch.Tensor) -> None:
+        """The image was encoded. Features that were computed before may not say how they lie on it."""
+        self.feature_map = tuple(feature_map.shape[1:3]) if feature_map.dim() == 4 else None
+
     def _is_longer(self, ids: torch.Tensor | None) -> bool:
         """Whether these are the ids of the last pass with a token more. Beams may have changed places."""
         if ids is None or self._ids is None or ids.shape[1] != self._ids.shape[1] + 1:
@@ -120,24 +146,67 @@ class AttentionRecord:
         before = set(map(tuple, self._ids.tolist()))
         return all(tuple(row[:-1]) in before for row in ids.tolist())
 
-    def end(self, *hook_arguments: Any) -> None:
+    def end(self) -> None:
         """The forward pass has ended."""
-        if self.is_for_this_thread():
-            self._is_open = False
+        self._is_open = False
+
+    @property
+    def rows(self) -> int:
+        """The rows that were decoded: one for each beam, or each sequence to sample, of each input."""
+        return len(next(iter(self.calls[0].attention.values())))
+
+    def image_tokens(self) -> list[int]:
+        """The number of image tokens, or of what they stand for, in each row."""
+        if self.patches:
+            return [next(iter(self.patches.values())).shape[-1]] * self.rows
+        if self._columns is None:
+            return [next(iter(self.calls[0].attention.values())).shape[-1]] * self.rows
+        counts = (self._columns >= 0).sum(dim=1)
+        return counts.repeat_interleave(self.rows // len(counts)).tolist()
 
     def queries(self, length: int, device: torch.device) -> torch.Tensor:
         """The positions of a pass that are kept: in a generation the last, whose token is about to be chosen."""
-        only_last = self._wanted == "last" or (self._wanted == "auto" and self._has_cache)
+        only_last = self.keep is None and (self._wanted == "last" or (self._wanted == "auto" and self._has_cache))
         return torch.arange(length - 1 if only_last else 0, length, device=device)
+
+    def take(self, module: nn.Module, attention: torch.Tensor) -> None:
+        """Takes the attention of all queries of a module that returns it."""
+        queries = self.queries(attention.shape[2], attention.device)
+        self.store(module, attention if self.keep is not None else attention[:, :, queries], queries)
+
+    def compute(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Computes the attention of a module that calls the attention interface, for the queries that are kept."""
+        is_patch, captions = module in self.patch_modules, 1
+        if not is_patch and len(self._ids) > len(query):  # captions of one image share its keys, as one row of queries
+            captions = len(self._ids) // len(query)
+            query = query.unflatten(2, (captions, -1)).transpose(1, 2).flatten(0, 1)
+            key = key.repeat_interleave(captions, dim=0)
+        length = query.shape[2]
+        queries = torch.arange(length, device=query.device) if is_patch else self.queries(length, query.device)
+        attention = attention_of(module, query, key, attention_mask, queries, **kwargs)
+        if is_patch:
+            (self.patches if self._is_open else self._embedded_patches)[self.patch_modules[module]] = attention
+        else:
+            self.store(module, attention, queries)
+        return attention
 
     def store(self, module: nn.Module, attention: torch.Tensor, queries: torch.Tensor) -> None:
         """Takes the attention of the kept queries to all keys, and keeps that to the image."""
-        if module in self.patch_modules:
-            (self.patches if self._is_open else self._embedded_patches)[self.patch_modules[module]] = attention
-            return
-        if self.keep is None:
+        if self.keep is not None:
+            attention = self.keep(attention)
+        else:
             if self._heads is not None:
-                attention = attention[:, self._heads.to(attention.device)]
+                count = attention.shape[1]
+                if not all(-count <= head < count for head in self._heads):
+                    raise ValueError(f"`heads` must be from 0 to {count - 1}, got {self._heads}.")
+                attention = attention[:, self._heads]
             attention = self.to_image(attention)
         if self._is_open:  # else gradient checkpointing computes it once more
             self.calls[-1].attention[self.modules[module]] = attention
@@ -197,19 +266,35 @@ def record_attention(
     """
     if queries not in ("auto", "all", "last"):
         raise ValueError(f'`queries` must be "auto", "all" or "last", got {queries!r}.')
-    family = family_of(model) if family is None else family
-    record = AttentionRecord(model, family, layers, heads, queries, keep)
+    # Wrappers of other libraries, such as PEFT's or torch's, have the model within.
+    inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    if inner is None:
+        raise ValueError(f"A {type(model).__name__} is no model of transformers.")
+    family = family_of(inner) if family is None else family
+    record = AttentionRecord(inner, family, layers, heads, queries, keep)
+    writer = inner.get_submodule(family.writer)
+    names = list(inspect.signature(writer.forward).parameters)
+
+    def begin(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        record.begin({**dict(zip(names, args, strict=False)), **kwargs})
+
     with ExitStack() as stack:
-        writer = model.get_submodule(family.writer)
+
+        def after(module: nn.Module, function: Callable[[nn.Module, tuple, Any], None], **kwargs: Any) -> None:
+            stack.callback(module.register_forward_hook(record.hook(function), **kwargs).remove)
+
+        stack.callback(writer.register_forward_pre_hook(record.hook(begin), with_kwargs=True).remove)
+        after(writer, lambda module, args, output: record.end(), always_call=True)
         if family.tokens is not None:
-            stack.callback(_hook_tokens(model.get_submodule(family.tokens), record).remove)
-        stack.callback(_hook_inputs(writer, record).remove)
-        stack.callback(writer.register_forward_hook(record.end, always_call=True).remove)
+            after(inner.get_submodule(family.tokens), lambda module, args, output: record.embed(args[0]))
+        if family.feature_map is not None:
+            after(inner.get_submodule(family.feature_map), lambda module, args, output: record.see(output))
         if family.returned is None:
-            stack.enter_context(_recorded_interface(model, [*record.modules, *record.patch_modules], record))
+            stack.enter_context(_recorded_interface(inner, [*record.modules, *record.patch_modules], record))
         else:
+            returned = family.returned
             for module in record.modules:
-                stack.callback(_hook_attention(module, record, family.returned).remove)
+                after(module, lambda module, args, output: record.take(module, returned(args, output)))
         yield record
 
 
@@ -236,41 +321,8 @@ def _places(is_image: torch.Tensor) -> torch.Tensor:
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
-def _hook_inputs(module: nn.Module, record: AttentionRecord) -> RemovableHandle:
-    names = list(inspect.signature(module.forward).parameters)
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        if record.is_for_this_thread():
-            record.begin({**dict(zip(names, args, strict=False)), **kwargs})
-
-    return module.register_forward_pre_hook(hook, with_kwargs=True)
-
-
-def _hook_tokens(embeddings: nn.Module, record: AttentionRecord) -> RemovableHandle:
-    def hook(module: nn.Module, args: tuple) -> None:
-        if record.is_for_this_thread():
-            record.embed(args[0])
-
-    return embeddings.register_forward_pre_hook(hook)
-
-
-def _hook_attention(
-    module: nn.Module, record: AttentionRecord, returned: Callable[[Any], torch.Tensor]
-) -> RemovableHandle:
-    def hook(module: nn.Module, args: tuple, output: Any) -> None:
-        if record.is_for_this_thread():
-            attention = returned(output)
-            if record.keep is not None:
-                record.store(module, record.keep(attention), torch.arange(attention.shape[2]))
-                return
-            queries = record.queries(attention.shape[2], attention.device)
-            record.store(module, attention[:, :, queries], queries)
-
-    return module.register_forward_hook(hook)
-
-
 # Which records want the attention of a module, and how each model attended before it was recorded.
-_RECORDS: dict[nn.Module, list[AttentionRecord]] = {}
+_RECORDS: dict[nn.Module, tuple[AttentionRecord, ...]] = {}
 _IMPLEMENTATIONS: dict[PreTrainedModel, tuple[str, int]] = {}
 _LOCK = threading.Lock()
 
@@ -287,26 +339,27 @@ def _recorded_interface(
             configs.remove(id(submodel.config))  # the outermost of those that share a config
             owners.append(submodel)
     with _LOCK:
-        for owner in owners:
-            before, count = _IMPLEMENTATIONS.get(owner, (owner.config._attn_implementation, 0))
+        states = [_IMPLEMENTATIONS.get(owner, (owner.config._attn_implementation, 0)) for owner in owners]
+        for owner, (before, _) in zip(owners, states, strict=True):
             if before not in _RECORDING:
                 raise ValueError(
                     f"{type(owner).__name__} attends by {before!r}, of which no attention can be recorded. Call "
                     '`model.set_attn_implementation("sdpa")` first.'
                 )
+        for owner, (before, count) in zip(owners, states, strict=True):
             if count == 0:
                 owner.set_attn_implementation(_RECORDING[before])
             _IMPLEMENTATIONS[owner] = before, count + 1
         for module in modules:
-            _RECORDS.setdefault(module, []).append(record)
+            _RECORDS[module] = (*_RECORDS.get(module, ()), record)
     try:
         yield
     finally:
         with _LOCK:
             for module in modules:
-                _RECORDS[module].remove(record)
-                if not _RECORDS[module]:
-                    del _RECORDS[module]
+                others = tuple(other for other in _RECORDS.pop(module) if other is not record)
+                if others:
+                    _RECORDS[module] = others
             for owner in owners:
                 before, count = _IMPLEMENTATIONS.pop(owner)
                 if count == 1:
@@ -315,38 +368,7 @@ def _recorded_interface(
                     _IMPLEMENTATIONS[owner] = before, count - 1
 
 
-def _attend_with_sdpa(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **kwargs: Any,
-) -> Any:
-    return _attend_and_record(ALL_ATTENTION_FUNCTIONS["sdpa"], module, query, key, value, attention_mask, **kwargs)
-
-
-def _attend_eagerly(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **kwargs: Any,
-) -> Any:
-    eager = sys.modules[type(module).__module__].eager_attention_forward
-    return _attend_and_record(eager, module, query, key, value, attention_mask, **kwargs)
-
-
-_RECORDING = {"sdpa": "recorded_sdpa", "eager": "recorded_eager"}
-AttentionInterface.register("recorded_sdpa", _attend_with_sdpa)
-AttentionInterface.register("recorded_eager", _attend_eagerly)
-AttentionMaskInterface.register("recorded_sdpa", sdpa_mask)
-AttentionMaskInterface.register("recorded_eager", eager_mask)
-
-
 def _attend_and_record(
-    attend: Callable,
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -354,20 +376,28 @@ def _attend_and_record(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> Any:
+    """Attends as the model did before, and has the records of this thread compute what they keep."""
+    if module.config._attn_implementation == _RECORDING["sdpa"]:
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    else:
+        attend = sys.modules[type(module).__module__].eager_attention_forward
     output = attend(module, query, key, value, attention_mask, **kwargs)
     for record in _RECORDS.get(module, ()):
         if record.is_for_this_thread():
-            is_patch, length = module in record.patch_modules, query.shape[2]
-            wants_all = is_patch or record.keep is not None
-            queries = torch.arange(length, device=query.device) if wants_all else record.queries(length, query.device)
-            attention = attention_of(module, query, key, attention_mask, queries, **kwargs)
-            if record.keep is not None and not is_patch:
+            attention = record.compute(module, query, key, attention_mask, **kwargs)
+            if record.keep is not None and module in record.modules:
                 # The output is computed once more, so that it depends on what is kept.
-                value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
-                output = ((attention @ value).transpose(1, 2).contiguous(), None)
-                attention = record.keep(attention)
-            record.store(module, attention, queries)
+                values = value.repeat_interleave(attention.shape[1] // value.shape[1], dim=1)
+                values = values.repeat_interleave(len(attention) // len(value), dim=0)
+                context = (attention @ values).transpose(1, 2)  # (rows, queries, heads, size)
+                output = (context.reshape(len(value), -1, *context.shape[2:]), None)
     return output
+
+
+_RECORDING = {"sdpa": "recorded_sdpa", "eager": "recorded_eager"}
+for before, make_mask in {"sdpa": sdpa_mask, "eager": eager_mask}.items():
+    AttentionInterface.register(_RECORDING[before], _attend_and_record)
+    AttentionMaskInterface.register(_RECORDING[before], make_mask)
 
 
 def attention_of(

@@ -15,18 +15,28 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import ModelOutput
 
-from .families import Layout
+from ..data.images import seen_box
+from .families import deal
 from .recording import AttentionRecord
+
+
+if TYPE_CHECKING:
+    # transformers' pipelines import ours, which imports this module.
+    from transformers import Pipeline
 
 
 # A word with its apostrophes and hyphens, or a run of punctuation.
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]+")
+# Chinese and Japanese have no spaces between words: there a token is a word.
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 
 
 def word_maps(
@@ -36,10 +46,13 @@ def word_maps(
     inputs: Mapping[str, Any],
     image: int = 0,
     grid: tuple[int, int] | None = None,
-    tiles: tuple[int, int] | None = None,
+    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+    by_head: bool = False,
 ) -> list[list[tuple[str, torch.Tensor]]]:
     r"""
     The words that were generated, each with a map of where the model looked when it wrote them.
+
+    Where a model sees an image both whole and in tiles, what a word gives to a place in either is added up.
 
     Args:
         record ([`AttentionRecord`]):
@@ -54,26 +67,36 @@ def word_maps(
             Which image of a prompt with several.
         grid (`tuple[int, int]`, *optional*):
             Height and width of the grid of image tokens, where the family's own does not fit.
-        tiles (`tuple[int, int]`, *optional*):
-            Rows and columns of tiles that an image was cut into, for models that do not tell.
+        tiles (`tuple[int, int]` or a sequence of them, *optional*):
+            Rows and columns of the tiles that each image of the batch was cut into, for models whose inputs do not
+            tell, such as InternVL. See [`tiles_of`].
+        by_head (`bool`, *optional*, defaults to `False`):
+            Whether to keep layers and heads apart.
 
     Returns:
         `list[list[tuple[str, torch.Tensor]]]`: For each returned sequence its words, each with a map of shape
-        `(height, width)` that sums to 1: the mean over layers, heads, and the pieces of the word.
+        `(height, width)` that sums to 1: the mean over layers, heads, and the pieces of the word. With `by_head` the
+        maps have the shape `(layers, heads, height, width)`, and their mean over layers and heads sums to 1.
     """
     attention, rows = attention_of_tokens(record, outputs)
-    attention = attention.mean(dim=(1, 2))  # (sequences, tokens, image tokens)
+    attention = attention.float()
+    if not by_head:
+        attention = attention.mean(dim=(1, 2), keepdim=True)  # (sequences, 1, 1, tokens, image tokens)
     tokenizer = getattr(processor, "tokenizer", processor)
-    # Beams, or sequences to sample, of one image lie side by side.
-    decoded = next(iter(record.calls[0].attention.values())).shape[0]
-    images = next(len(inputs[name]) for name in ("input_ids", "pixel_values", "flattened_patches") if name in inputs)
-    rows = (rows * images // decoded).tolist()
+    layouts = None if grid is not None else layouts_of_rows(record, inputs, tiles)
     found = []
-    for ids, weights, row in zip(generated_ids(record, outputs).tolist(), attention, rows, strict=True):
-        layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, inputs, row, image, tiles)
-        maps = fold(weights, layout)
-        maps = maps / maps.sum(dim=(-2, -1), keepdim=True).clamp(min=1e-12)
-        found.append([(word, maps[pieces].mean(dim=0)) for word, pieces in words_of(tokenizer, ids)])
+    for ids, weights, row in zip(generated_ids(record, outputs).tolist(), attention, rows.tolist(), strict=True):
+        if layouts is None:
+            layout = [grid_by_hand(grid, weights)]
+        else:
+            layout = _image_of(layouts, row * len(layouts) // record.rows, image)
+        maps = fold(weights, layout)  # (layers, heads, tokens, height, width)
+        words = []
+        for word, pieces in words_of(tokenizer, ids):
+            of_word = maps[:, :, pieces].mean(dim=2)
+            of_word = of_word / of_word.mean(dim=(0, 1)).sum().clamp(min=1e-12)
+            words.append((word, of_word if by_head else of_word[0, 0]))
+        found.append(words)
     return found
 
 
@@ -87,26 +110,41 @@ def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[
     """
     if not record.calls or not record.calls[0].attention:
         raise ValueError("Nothing was recorded: run `model.generate(...)` inside `with record_attention(model)`.")
+    device = next(iter(record.calls[0].attention.values())).device  # layers may be on several
     # (tokens, rows, layers, heads, columns)
-    steps = torch.stack([torch.stack([a[:, :, -1] for a in call.attention.values()], dim=1) for call in record.calls])
+    steps = torch.stack(
+        [torch.stack([a[:, :, -1].to(device) for a in call.attention.values()], dim=1) for call in record.calls]
+    )
     if record.patches:
         # Where image tokens look, as the mean over layers and heads: (rows, image tokens, patches)
-        patches = torch.stack([a.mean(dim=1) for a in record.patches.values()]).mean(dim=0)
+        patches = torch.stack([a.mean(dim=1).to(steps) for a in record.patches.values()]).mean(dim=0)
         patches = patches.repeat_interleave(steps.shape[1] // patches.shape[0], dim=0)
         steps = torch.einsum("trlhq,rqp->trlhp", steps, patches)
-    beams = getattr(outputs, "beam_indices", None)
+    beams = _beams_of(outputs)
     if beams is None:
         return steps.permute(1, 2, 3, 0, 4), torch.arange(steps.shape[1])
-    tokens = torch.arange(beams.shape[1], device=beams.device)
-    steps = steps[tokens, beams.clamp(min=0)]  # (sequences, tokens, layers, heads, columns)
-    steps = steps * (beams >= 0)[..., None, None, None]
+    beams = beams.to(device)
+    steps = steps[torch.arange(beams.shape[1], device=device), beams.clamp(min=0)]
+    steps = steps * (beams >= 0)[..., None, None, None]  # (sequences, tokens, layers, heads, columns)
     return steps.permute(0, 2, 3, 1, 4), beams[:, 0].cpu()
 
 
 def generated_ids(record: AttentionRecord, outputs: ModelOutput) -> torch.Tensor:
     """The ids of the generated tokens, without those of the prompt."""
-    beams = getattr(outputs, "beam_indices", None)
+    beams = _beams_of(outputs)
+    if beams is None and outputs.sequences.shape[1] != record.prompt_length + len(record.calls):
+        raise ValueError(
+            f"{len(record.calls)} passes were recorded after a prompt of {record.prompt_length} tokens, which do not "
+            f"make sequences of {outputs.sequences.shape[1]}. These may be of another run, or of assisted generation."
+        )
     return outputs.sequences[:, -(len(record.calls) if beams is None else beams.shape[1]) :]
+
+
+def _beams_of(outputs: ModelOutput) -> torch.Tensor | None:
+    """The row that each token of each sequence was generated in, `(sequences, tokens)`, if there were beams."""
+    if isinstance(outputs, torch.Tensor):
+        raise ValueError("Sequences alone do not tell of their beams: `generate(..., return_dict_in_generate=True)`.")
+    return getattr(outputs, "beam_indices", None)
 
 
 def layout_of(
@@ -114,14 +152,30 @@ def layout_of(
     inputs: Mapping[str, Any],
     row: int,
     image: int = 0,
-    tiles: tuple[int, int] | None = None,
-) -> Layout:
-    """The grids of an image of a row."""
-    inputs = dict(inputs) if tiles is None else {**inputs, "tiles": tiles}
-    layouts = record.family.layout(record.config, inputs, row)
-    if not 0 <= image < len(layouts):
-        raise ValueError(f"There is no image {image} in row {row}, which has {len(layouts)}.")
-    return layouts[image]
+    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+) -> list[torch.Tensor]:
+    """The grids of an image of a row: places among the row's image tokens, -1 where there is none."""
+    return _image_of(layouts_of_rows(record, inputs, tiles), row, image)
+
+
+def layouts_of_rows(
+    record: AttentionRecord,
+    inputs: Mapping[str, Any],
+    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+) -> list[list[list[torch.Tensor]]]:
+    """For each row of the inputs, and each image of it, its grids."""
+    # Beams, or sequences to sample, of one row lie side by side.
+    names = ("input_ids", "pixel_values", "flattened_patches", "image_features")
+    rows = next(len(inputs[name]) for name in names if inputs.get(name) is not None)
+    tokens = record.image_tokens()[:: record.rows // rows]
+    inputs = {**inputs, "feature_map": record.feature_map} | ({} if tiles is None else {"tiles": tiles})
+    return deal(record.family.layout(record.config, inputs), tokens)
+
+
+def _image_of(layouts: list[list[list[torch.Tensor]]], row: int, image: int) -> list[torch.Tensor]:
+    if not 0 <= image < len(layouts[row]):
+        raise ValueError(f"There is no image {image} in row {row}, which has {len(layouts[row])}.")
+    return layouts[row][image]
 
 
 def grid_by_hand(grid: tuple[int, int], weights: torch.Tensor) -> torch.Tensor:
@@ -131,25 +185,24 @@ def grid_by_hand(grid: tuple[int, int], weights: torch.Tensor) -> torch.Tensor:
     return torch.arange(height * width).view(height, width)
 
 
-def fold(weights: torch.Tensor, layout: Layout) -> torch.Tensor:
+def fold(weights: torch.Tensor, layout: Sequence[torch.Tensor]) -> torch.Tensor:
     """Puts weights of shape `(..., image tokens)` onto the finest grid of an image: `(..., height, width)`."""
-    largest = max(int(places.max()) for places in layout)
-    if largest >= weights.shape[-1]:
-        raise ValueError(
-            f"The grids of this image have {largest + 1} places, and there are only {weights.shape[-1]} image tokens. "
-            "Give the grid by hand with `grid=(height, width)`."
-        )
     height, width = max((places.shape for places in layout), key=lambda shape: shape[0] * shape[1])
     total = weights.new_zeros(*weights.shape[:-1], height, width)
     for places in layout:
         values = weights[..., places.clamp(min=0).to(weights.device)] * (places >= 0).to(weights)
         if values.shape[-2:] != total.shape[-2:]:
-            mass = values.sum(dim=(-2, -1), keepdim=True)
-            flat = values.reshape(-1, 1, *values.shape[-2:])
-            values = torch.nn.functional.interpolate(flat, (height, width), mode="bilinear").view(total.shape)
-            values = values * mass / values.sum(dim=(-2, -1), keepdim=True).clamp(min=1e-12)
+            rows, columns = shares(values.shape[-2], height), shares(values.shape[-1], width)
+            values = rows.to(values) @ values @ columns.to(values).T
         total = total + values
     return total
+
+
+def shares(cells: int, parts: int) -> torch.Tensor:
+    """How much of each cell of a line lies in each of the parts that it is cut into, of shape `(parts, cells)`."""
+    starts, cuts = torch.arange(cells).double() / cells, (torch.arange(parts).double() / parts)[:, None]
+    overlap = torch.minimum(starts + 1 / cells, cuts + 1 / parts) - torch.maximum(starts, cuts)
+    return overlap.clamp(min=0) * cells
 
 
 def words_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
@@ -162,19 +215,64 @@ def words_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[tup
 
     text = decode(len(kept))
     ends = [len(decode(number)) for number in range(1, len(kept) + 1)]
-    words: list[tuple[str, list[int]]] = []
+    spans: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
+        inside = [end for end in ends if match.start() < end < match.end()] if _UNSPACED.search(match[0]) else []
+        spans += pairwise(sorted({match.start(), *inside, match.end()}))
+    words: list[tuple[str, list[int]]] = []
+    for first, after in spans:
         # A token belongs to the word that its last character but spaces lies in.
         places = []
         start = 0
         for place, end in zip(kept, ends, strict=True):
             last = start + len(text[start:end].rstrip()) - 1
-            if match.start() <= last < match.end() and text[start:end].strip():
+            if first <= last < after and text[start:end].strip():
                 places.append(place)
             start = end
         if places:
-            words.append((match[0], places))
+            words.append((text[first:after], places))
     return words
 
 
-__all__ = ["attention_of_tokens", "fold", "generated_ids", "layout_of", "word_maps", "words_of"]
+def caption_examples(
+    captioner: "Pipeline", images: Sequence[Image.Image], names: Sequence[str] | None = None, **kwargs: Any
+) -> list[list[dict[str, Any]]]:
+    r"""
+    Captions images, and gathers what shows where the captioner looked: what [`plot_attention`] and [`save_html`] draw.
+
+    Args:
+        captioner ([`Pipeline`]):
+            A `pipeline("image-to-text")`.
+        images (`Sequence[PIL.Image.Image]`):
+            The images.
+        names (`Sequence[str]`, *optional*):
+            What is written above each.
+        kwargs:
+            Of the pipeline, such as `prompt="What is this?"`, `num_beams=5`, `num_return_sequences=5` and
+            `batch_size=8`.
+
+    Returns:
+        `list[list[dict]]`: For each image the dictionaries of the pipeline, one per sequence, with `image`, `seen`
+        (see [`seen_box`]) and, if there are names, `name`.
+    """
+    outputs = captioner(list(images), return_attention="heads", **kwargs)
+    examples = []
+    for index, (image, records) in enumerate(zip(images, outputs, strict=True)):
+        shared = {"image": image, "seen": seen_box(captioner.image_processor, image.size)}
+        if names is not None:
+            shared["name"] = names[index]
+        examples.append([{**shared, **record} for record in records])
+    return examples
+
+
+__all__ = [
+    "attention_of_tokens",
+    "caption_examples",
+    "fold",
+    "generated_ids",
+    "layout_of",
+    "layouts_of_rows",
+    "shares",
+    "word_maps",
+    "words_of",
+]

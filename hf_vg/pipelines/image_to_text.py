@@ -15,19 +15,32 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from transformers import BatchFeature, GenerationConfig
 from transformers.pipelines.base import Pipeline
 
 from ..data.images import TIMEOUT, open_image
-from ..interpretation.word_attention import attention_maps, attention_of_generated
+from ..interpretation.families import family_of, tiles_of
+from ..interpretation.recording import record_attention
+from ..interpretation.word_maps import word_maps
+
+
+QUESTION = "Describe this image."
+# What models without a chat template were trained to be asked for a caption.
+PROMPTS = {"florence2": "<CAPTION>", "kosmos-2": "An image of", "paligemma": "caption en"}
+# Models whose processors put the image into the prompt by themselves.
+PLACES_IMAGES = {"blip-2", "florence2", "instructblip", "kosmos-2"}
 
 
 class ImageToTextPipeline(Pipeline):
     r"""
-    Writes captions for images, with any model that `AutoModelForImageTextToText` loads.
+    Writes captions for images, with any model that `AutoModelForImageTextToText` loads: captioners, and models that
+    chat about images.
 
     Example:
 
@@ -38,6 +51,10 @@ class ImageToTextPipeline(Pipeline):
     >>> captioner = pipeline("image-to-text", model="me/show-attend-tell-flickr8k")
     >>> captioner("dog.jpg")
     [{'generated_text': 'a dog runs through the grass'}]
+
+    >>> captioner = pipeline("image-to-text", model="Qwen/Qwen2.5-VL-3B-Instruct")
+    >>> captioner("dog.jpg", prompt="What is the dog doing?", return_attention=True)
+    [{'generated_text': 'It is running.', 'words': ['It', 'is', 'running', '.'], 'attention': array(...)}]
     ```
     """
 
@@ -77,8 +94,11 @@ class ImageToTextPipeline(Pipeline):
             if return_attention not in (True, False, "heads"):
                 raise ValueError(f'`return_attention` must be True, False or "heads", got {return_attention!r}.')
             forward_parameters["return_attention"] = return_attention
-        preprocess_parameters = {"timeout": timeout, "prompt": prompt}
-        return {name: v for name, v in preprocess_parameters.items() if v is not None}, forward_parameters, {}
+            if return_attention:
+                family_of(self.model)
+        if prompt is not None:
+            forward_parameters["prompt"] = prompt
+        return {} if timeout is None else {"timeout": timeout}, forward_parameters, {}
 
     def __call__(self, images: Any, **kwargs: Any) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         r"""
@@ -91,7 +111,9 @@ class ImageToTextPipeline(Pipeline):
             return_attention (`bool` or `"heads"`, *optional*, defaults to `False`):
                 Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
             prompt (`str`, *optional*):
-                The first words of the caption, which the model continues.
+                What the model is asked, by default to describe the image. It goes through the processor's chat
+                template if there is one, and the caption is only the answer. Captioners that take no question (BLIP,
+                GIT, encoder-decoders and ours) continue the prompt: it is the first words of the caption.
             batch_size (`int`, *optional*, defaults to 1):
                 Number of images per forward pass, when several are given.
             timeout (`float`, *optional*, defaults to 10.0):
@@ -102,7 +124,8 @@ class ImageToTextPipeline(Pipeline):
 
             - **generated_text** (`str`) -- The caption.
             - **words** (`list[str]`), **attention** (`np.ndarray` of shape `(words, height, width)`) -- With
-              `return_attention=True`: the caption's words, and for each a map that sums to 1, along the winning beam.
+              `return_attention=True`: the words that the model wrote, and for each a map that sums to 1, along the
+              winning beam. See [`word_maps`].
             - **head_attention** (`np.ndarray` of shape `(layers, heads, words, height, width)`) -- With
               `return_attention="heads"`: what `attention` is the mean of.
         """
@@ -119,62 +142,96 @@ class ImageToTextPipeline(Pipeline):
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
 
-    def preprocess(self, image: Any, timeout: float = TIMEOUT, prompt: str | None = None) -> BatchFeature:
-        image = open_image(image, timeout=timeout)
-        if prompt is not None and self.processor is not None:
-            return self.processor(images=image, text=prompt, return_tensors="pt").to(self.dtype)
-        inputs = self.image_processor(images=image, return_tensors="pt").to(self.dtype)
-        if prompt is not None:
-            tokens = self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
-            inputs["decoder_input_ids"] = tokens["input_ids"]
-        return inputs
+    def preprocess(self, image: Any, timeout: float = TIMEOUT) -> dict[str, Image.Image]:
+        # Processors know best how to make a batch, so `_forward` gives them all of it.
+        return {"image": open_image(image, timeout=timeout)}
 
     def _forward(
         self,
-        model_inputs: Mapping[str, torch.Tensor],
+        model_inputs: Mapping[str, Any],
+        prompt: str | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         return_attention: bool | str = False,
-    ) -> dict[str, torch.Tensor]:
-        batch_size = model_inputs["pixel_values"].shape[0]
-        overrides = {"return_dict_in_generate": bool(return_attention)}
-        if return_attention:
-            overrides["output_attentions"] = True
-        settings = self._prepare_generate_kwargs(generate_kwargs or {}, **overrides)
+    ) -> dict[str, Any]:
+        is_batch = isinstance(model_inputs["image"], list)
+        images = model_inputs["image"] if is_batch else [model_inputs["image"]]
+        inputs = self._inputs(images, prompt).to(self.device, self.dtype)
+        settings = self._prepare_generate_kwargs(generate_kwargs or {}, return_dict_in_generate=bool(return_attention))
         try:
-            outputs = self.model.generate(**model_inputs, **settings)
+            with record_attention(self.model) if return_attention else nullcontext() as record:
+                outputs = self.model.generate(**inputs, **settings)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
             # What a checkpoint or a user asks of `generate` is not checked before it fails.
             raise ValueError(
                 f"{self.model.name_or_path} cannot write a caption with these settings: {type(error).__name__}: "
                 f"{str(error).strip().partition(chr(10))[0][:200]}"
             ) from error
-        sequences = outputs.sequences if return_attention else outputs
-        # One row per image, so that a batch is taken apart rightly when there are several sequences per image.
-        result = {"sequences": sequences.view(batch_size, -1, sequences.shape[-1])}
-        if return_attention:
-            attention = attention_of_generated(outputs, by_head=True)
-            maps = attention_maps(attention, *model_inputs["pixel_values"].shape[-2:])
-            if return_attention == "heads":
-                result["head_maps"] = maps.view(batch_size, -1, *maps.shape[1:])
-            maps = maps.mean(dim=(1, 2))
-            result["maps"] = maps.view(batch_size, -1, *maps.shape[1:])
-        return result
+        sequences = outputs if record is None else outputs.sequences
+        start = 0
+        if self._is_asked() and "input_ids" in inputs:
+            prompts = inputs["input_ids"].repeat_interleave(len(sequences) // len(images), dim=0)
+            if torch.equal(sequences[:, : prompts.shape[1]], prompts):
+                start = prompts.shape[1]
+        records = [
+            {"generated_text": self.tokenizer.decode(ids, skip_special_tokens=True).strip()}
+            for ids in sequences[:, start:].tolist()
+        ]
+        if record is not None:
+            is_internvl = self.model.config.model_type == "internvl"
+            tiles = [tiles_of(self.image_processor, image.size) for image in images] if is_internvl else None
+            found = word_maps(
+                record, outputs, self.tokenizer, inputs, tiles=tiles, by_head=return_attention == "heads"
+            )
+            for caption, words in zip(records, found, strict=True):
+                caption |= _described(words)
+        each = len(records) // len(images)
+        by_image = [records[first : first + each] for first in range(0, len(records), each)]
+        return {"records": by_image if is_batch else by_image[0]}
 
-    def postprocess(self, model_outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-        records = []
-        special_ids = set(self.tokenizer.all_special_ids)
-        for row, ids in enumerate(model_outputs["sequences"][0].tolist()):
-            record = {"generated_text": self.tokenizer.decode(ids, skip_special_tokens=True).strip()}
-            if "maps" in model_outputs:
-                maps = model_outputs["maps"][0, row]
-                ids = ids[len(ids) - len(maps) :]  # without the prompt
-                kept = [position for position, id in enumerate(ids) if id not in special_ids]
-                record["words"] = [self.tokenizer.decode([ids[position]]).strip() for position in kept]
-                record["attention"] = maps[kept].float().numpy()
-            if "head_maps" in model_outputs:
-                record["head_attention"] = model_outputs["head_maps"][0, row][:, :, kept].float().numpy()
-            records.append(record)
-        return records
+    def postprocess(self, model_outputs: dict[str, Any]) -> list[dict[str, Any]]:
+        return model_outputs["records"]
+
+    def _is_asked(self) -> bool:
+        """Whether the model is asked about the image, rather than given the first words of a caption."""
+        return self.processor is not None and (
+            self.processor.chat_template is not None
+            or hasattr(self.processor, "image_token")
+            or self.model.config.model_type in PROMPTS
+        )
+
+    def _inputs(self, images: list[Image.Image], prompt: str | None) -> BatchFeature:
+        model_type = self.model.config.model_type
+        padded = {"padding": True, "return_tensors": "pt"}
+        if not self.model.config.is_encoder_decoder:
+            padded["padding_side"] = "left"
+        if self._is_asked() and self.processor.chat_template is not None:
+            text = {"type": "text", "text": prompt or QUESTION}
+            chats = [[{"role": "user", "content": [{"type": "image", "image": image}, text]}] for image in images]
+            return self.processor.apply_chat_template(
+                chats, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=padded
+            )
+        if self._is_asked() and model_type not in PLACES_IMAGES:
+            prompt = prompt or PROMPTS.get(model_type, QUESTION)
+            token = self.processor.image_token
+            prompt = prompt if token in prompt else f"{token}{prompt}"
+        elif prompt is None:
+            prompt = PROMPTS.get(model_type)
+        if prompt is not None and self.processor is not None:
+            return self.processor(images=images, text=[prompt] * len(images), **padded)
+        inputs = self.image_processor(images=images, return_tensors="pt")
+        if prompt is not None:
+            tokens = self.tokenizer([prompt] * len(images), add_special_tokens=False, return_tensors="pt")
+            inputs["decoder_input_ids"] = tokens["input_ids"]
+        return inputs
+
+
+def _described(words: list[tuple[str, torch.Tensor]]) -> dict[str, Any]:
+    """The words of a caption and their maps, `(height, width)` or `(layers, heads, height, width)`, as arrays."""
+    maps = torch.stack([word_map for _, word_map in words], dim=-3).cpu().numpy() if words else np.zeros((0, 1, 1))
+    described = {"words": [word for word, _ in words], "attention": maps}
+    if maps.ndim == 5:
+        described |= {"attention": maps.mean(axis=(0, 1)), "head_attention": maps}
+    return described
 
 
 class _Indexed(torch.utils.data.Dataset):

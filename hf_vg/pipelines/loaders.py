@@ -28,6 +28,7 @@ from transformers import (
     pipeline,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_OBJECT_DETECTION_MAPPING
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..loading import (
     HUB_TIMEOUT,
@@ -44,8 +45,8 @@ from .image_to_text import ImageToTextPipeline
 
 def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:
     r"""
-    Loads any captioner as a `pipeline("image-to-text")`. A checkpoint that does not write captions, lacks weights or
-    is damaged is refused with one sentence.
+    Loads any captioner, or model that chats about images, as a `pipeline("image-to-text")`. A checkpoint that does not
+    write captions, lacks weights or is damaged is refused with one sentence.
 
     Args:
         name_or_path (`str`):
@@ -55,18 +56,24 @@ def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageT
     """
     model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code)
     check_generation(name_or_path, model)
-    parts = {
-        "tokenizer": load_part(AutoTokenizer, name_or_path, trust_remote_code),
-        "image_processor": load_part(AutoImageProcessor, name_or_path, trust_remote_code),
-    }
+    if type(model.config) in PROCESSOR_MAPPING:
+        parts = {"processor": load_part(AutoProcessor, name_or_path, trust_remote_code)}
+    else:
+        parts = {
+            "tokenizer": load_part(AutoTokenizer, name_or_path, trust_remote_code),
+            "image_processor": load_part(AutoImageProcessor, name_or_path, trust_remote_code),
+        }
     return ImageToTextPipeline(model=model, task="image-to-text", **parts)
 
 
 def caption_settings(
-    captioner: ImageToTextPipeline, num_captions: int = 1, num_beams: int | None = None
+    captioner: ImageToTextPipeline,
+    num_captions: int = 1,
+    num_beams: int | None = None,
+    prompt: str | None = None,
 ) -> dict[str, Any]:
     r"""
-    What to give `generate` besides the checkpoint's own settings, which hold unless something else is asked for.
+    What to give a captioner besides the checkpoint's own settings, which hold unless something else is asked for.
 
     Args:
         captioner ([`ImageToTextPipeline`]):
@@ -75,9 +82,13 @@ def caption_settings(
             How many captions to write per image. Without sampling, the search needs at least as many beams.
         num_beams (`int`, *optional*):
             Beams of the search, 1 for greedy search. The checkpoint's by default.
+        prompt (`str`, *optional*):
+            What the model is asked, or the first words of its caption.
     """
     own = captioner.model.generation_config
-    settings = {} if num_captions == 1 else {"num_return_sequences": num_captions}
+    settings: dict[str, Any] = {} if num_captions == 1 else {"num_return_sequences": num_captions}
+    if prompt:
+        settings["prompt"] = prompt
     if captioner.model.config.model_type == "vse_scnlm":
         if num_beams is not None:
             raise ValueError("an SC-NLM ranks many candidates and has no beams: leave out the number of beams.")

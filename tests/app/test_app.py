@@ -43,6 +43,7 @@ from tests.checkpoints import (
     save_spatial,
 )
 from tests.common import ROOT, random_images
+from tests.interpretation.any_processors import save
 
 
 gr = pytest.importorskip("gradio", reason="the web demo needs Gradio: `pip install hf-vg[demo]`")
@@ -313,6 +314,17 @@ def test_captions_are_the_pipelines(demo, models):
     shown = html.unescape(demo.caption(models["scnlm"], demo.images[0], 2))
     (example,) = json.loads(re.search(r'id="data">(.*?)</script>', shown).group(1))
     assert len(example["candidates"]) == 2 and example["candidates"][0]["tags"]
+
+
+def test_the_caption_tab_asks_any_chat_model(demo, models, tmp_path):
+    folder = save("qwen2_5_vl", tmp_path / "chat")
+    chat = Demo(Checkpoints([folder]))
+    assert chat.checkpoints.of("captions") == [folder]
+    shown = html.unescape(chat.caption(folder, demo.images[0], 2, "What is it?"))
+    examples = json.loads(re.search(r'id="data">(.*?)</script>', shown).group(1))
+    assert [(example["layers"], example["heads"]) for example in examples] == [(2, 4)] * 2 and examples[0]["words"]
+    with pytest.raises(gr.Error, match="leave out the prompt"):
+        demo.caption(models["scnlm"], demo.images[0], 1, "a")
 
 
 def test_search_by_sentence_and_by_arithmetic(demo, models):

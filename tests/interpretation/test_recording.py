@@ -17,14 +17,14 @@ import threading
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hf_vg.interpretation import recording
-from hf_vg.interpretation.families import FAMILIES, Family
-from hf_vg.interpretation.recording import record_attention
-from hf_vg.interpretation.word_maps import attention_of_tokens, generated_ids, layout_of, word_maps, words_of
+from hf_vg.interpretation import Family, family_of, record_attention, recording, word_maps
+from hf_vg.interpretation.families import FAMILIES
+from hf_vg.interpretation.word_maps import attention_of_tokens, generated_ids, layout_of, words_of
 
-from .any_models import BUILDERS, tiny
+from .any_models import BUILDERS, IMAGE, tiny
 
 
 DECODINGS = {"greedy": {}, "beams": {"num_beams": 3, "num_return_sequences": 2}}
@@ -260,15 +260,178 @@ def test_two_threads_on_one_model_do_not_mix():
                 torch.testing.assert_close(actual, tensor)
 
 
+CACHES = {
+    "none": {"use_cache": False},
+    "static": {"cache_implementation": "static"},
+    "none and beams": {"use_cache": False, "num_beams": 3},
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["llava", "gemma3", "qwen2_5_vl", "vit_gpt2", "git"])
 @torch.no_grad()
-def test_generation_without_a_cache_gives_the_same_maps():
-    model, inputs = tiny("llava")
+def test_the_cache_does_not_change_the_maps(name, cache):
+    model, inputs = tiny(name)
+    if cache == "static" and name == "git":
+        pytest.skip("GIT has no static cache")
     maps = []
-    for use_cache in (True, False):
+    for kwargs in ({"num_beams": CACHES[cache].get("num_beams", 1)}, CACHES[cache]):
         with record_attention(model) as record:
-            outputs = generate(model, inputs, use_cache=use_cache, num_beams=3)
+            outputs = generate(model, inputs, **kwargs)
         maps.append(attention_of_tokens(record, outputs)[0])
     torch.testing.assert_close(maps[0], maps[1], rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_padding_on_either_side_and_sampled_sequences():
+    """A row has the maps that it has alone: after a longer text before the image, and padded left or right."""
+    model, inputs = tiny("llava")
+    rows = [[1, 5, *[IMAGE] * 16, 6], [1, 7, 8, 9, *[IMAGE] * 16, 5, 6]]
+    alone = []
+    for ids, pixels in zip(rows, inputs["pixel_values"], strict=True):
+        with record_attention(model) as record:
+            model(input_ids=torch.tensor([ids]), pixel_values=pixels[None])
+        alone.append([a[0, :, len(ids) - 1] for a in record.calls[0].attention.values()])
+    for side in ("left", "right"):
+        ids = torch.tensor([[0] * 3 * (side == "left") + rows[0] + [0] * 3 * (side == "right"), rows[1]])
+        with record_attention(model) as record:
+            model(input_ids=ids, attention_mask=(ids != 0).long(), pixel_values=inputs["pixel_values"])
+        for row, last in enumerate((-1 if side == "left" else -4, -1)):
+            for actual, expected in zip(record.calls[0].attention.values(), alone[row], strict=True):
+                torch.testing.assert_close(actual[row, :, last], expected, rtol=1e-4, atol=1e-6)
+
+    torch.manual_seed(0)
+    with record_attention(model) as record:
+        outputs = model.generate(
+            **inputs, do_sample=True, num_return_sequences=3, max_new_tokens=4, return_dict_in_generate=True
+        )
+    found = word_maps(record, outputs, Words(), inputs)
+    assert len(found) == 6
+    for words, row in zip(found, generated_ids(record, outputs).tolist(), strict=True):
+        assert [word for word, _ in words] == [f"w{id}" for id in row if id > 2]
+    # The second token of each sequence is the model's answer to its first.
+    three = {name: value.repeat_interleave(3, dim=0) for name, value in inputs.items()}
+    three["input_ids"] = torch.cat([three["input_ids"], outputs.sequences[:, -4:-3]], dim=1)
+    three["attention_mask"] = torch.cat([three["attention_mask"], torch.ones(6, 1, dtype=torch.long)], dim=1)
+    with record_attention(model) as read:
+        model(**three)
+    expected = torch.stack([a[:, :, -1] for a in read.calls[0].attention.values()], dim=1)
+    torch.testing.assert_close(attention_of_tokens(record, outputs)[0][:, :, :, 1], expected, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_words_are_kept_by_layer_and_head():
+    model, inputs = tiny("llava")
+    with record_attention(model) as record:
+        outputs = generate(model, inputs)
+    (word, mean), *_ = word_maps(record, outputs, Words(), inputs)[0]
+    (other, heads), *_ = word_maps(record, outputs, Words(), inputs, by_head=True)[0]
+    assert word == other and heads.shape == (2, 4, 4, 4)
+    torch.testing.assert_close(heads.mean(dim=(0, 1)), mean)
+    with pytest.raises(ValueError, match="`heads` must be from 0 to 3"), record_attention(model, heads=[4]):
+        model(**inputs)
+    with pytest.raises(ValueError, match="return_dict_in_generate=True"):
+        word_maps(record, outputs.sequences, Words(), inputs)
+
+
+def test_dropout_of_attention_is_not_recorded():
+    for name in ("git", "llava", "blip"):
+        model, inputs = tiny(name)
+        inputs = {"input_ids": torch.tensor([[1, 5, 6], [1, 7, 8]]), **inputs}
+        with record_attention(model, layers=[0]) as record:
+            model(**inputs)
+            (expected,) = record.calls[0].attention.values()
+            for module in model.modules():
+                if hasattr(module, "attention_dropout") and isinstance(module.attention_dropout, float):
+                    module.attention_dropout = 0.5
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = 0.5 if module in record.modules or name == "blip" else 0.0
+            model.train()
+            if name == "blip":
+                model.text_decoder.bert.embeddings.dropout.p = 0.0
+                for layer in model.text_decoder.bert.encoder.layer:
+                    layer.attention.eval()
+            model(**inputs)
+            (actual,) = record.calls[0].attention.values()
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llava", "git", "blip", "vit_gpt2"])
+@torch.no_grad()
+def test_bfloat16(name):
+    model, inputs = tiny(name, torch.bfloat16)
+    with record_attention(model) as record:
+        outputs = generate(model, inputs)
+    for words in word_maps(record, outputs, Words(), inputs):
+        for _, word_map in words:
+            assert word_map.dtype == torch.float32 and word_map.sum().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["flex_attention", "flash_attention_2"])
+def test_attention_that_cannot_be_recorded_is_named(implementation):
+    model, inputs = tiny("llava")
+    model.config.text_config._attn_implementation = implementation
+    before = state_of(model)
+    with pytest.raises(ValueError, match=f"{implementation}.*sdpa"), record_attention(model):
+        pass
+    assert state_of(model) == before
+
+
+@torch.no_grad()
+def test_generation_that_is_not_token_by_token_is_an_error():
+    model, inputs = tiny("llava")
+    ids = torch.tensor([[1, *[IMAGE] * 16, 5, 6, 7, 8, 5, 6]])
+    inputs = {"input_ids": ids, "pixel_values": inputs["pixel_values"][:1]}
+    with pytest.raises(ValueError, match="assisted generation"), record_attention(model) as record:
+        outputs = generate(model, inputs, prompt_lookup_num_tokens=3, max_matching_ngram_size=2)
+        word_maps(record, outputs, Words(), inputs)
+    with record_attention(model) as record:
+        outputs = generate(model, inputs)
+        model(**inputs)
+    with pytest.raises(ValueError, match="another run"):
+        word_maps(record, outputs, Words(), inputs)
+
+
+class Wrapper(torch.nn.Module):
+    """As PEFT and DistributedDataParallel wrap models."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = torch.nn.Module()
+        self.base_model.model = model
+
+    def generate(self, **kwargs):
+        return self.base_model.model.generate(**kwargs)
+
+
+@pytest.mark.parametrize("wrap", ["wrapper", "compiled", "dispatched"])
+@torch.no_grad()
+def test_models_within_wrappers(wrap):
+    model, inputs = tiny("llava")
+    with record_attention(model) as record:
+        outputs = generate(model, inputs)
+    expected = attention_of_tokens(record, outputs)[0]
+    if wrap == "wrapper":
+        wrapped = Wrapper(model)
+    elif wrap == "compiled":
+        wrapped = torch.compile(model, backend="eager")
+        wrapped(**inputs)
+    else:
+        wrapped = cpu_offload(model, execution_device="cpu")
+    before = state_of(model)
+    with record_attention(wrapped) as record:
+        outputs = generate(wrapped, inputs)
+    assert state_of(model) == before
+    torch.testing.assert_close(attention_of_tokens(record, outputs)[0], expected)
+    if wrap == "compiled":
+        with record_attention(wrapped) as record:
+            wrapped(**inputs)
+        assert len(record.calls[0].attention) == 2
+    with (
+        pytest.raises(ValueError, match="Linear is no model of transformers"),
+        record_attention(torch.nn.Linear(1, 1)),
+    ):
+        pass
 
 
 @torch.no_grad()
@@ -289,6 +452,10 @@ def test_what_is_not_known_is_an_error_that_says_what_to_do():
     )
     with pytest.raises(ValueError, match=r"'llama'.*not supported yet.*Family"), record_attention(text_model):
         pass
+    for model_type, hint in {"vilt": "shuffles", "visual_bert": "regions", "vse_scnlm": "caption_candidates"}.items():
+        text_model.config.model_type = model_type
+        with pytest.raises(ValueError, match=f"'{model_type}'.*not supported yet: .*{hint}"):
+            family_of(text_model)
     model, inputs = tiny("vit_gpt2")
     model.config.encoder.model_type = "some_new_encoder"
     with record_attention(model) as record, torch.no_grad():
@@ -318,5 +485,8 @@ def test_pieces_become_words():
         def decode(self, ids, **kwargs):
             return "".join(self.pieces[id] for id in ids)
 
+    chinese = {20: "\u4e00", 21: "\u53ea\u72d7", 22: "\u8dd1", 23: "\u3002"}
+    Pieces.pieces |= chinese
+    assert words_of(Pieces(), [20, 21, 22, 23]) == [(chinese[id], [id - 20]) for id in chinese]
     words = words_of(Pieces(), [1, 2, 3, 4, 5, 6, 7, 9, 8, 10, 0, 0])
     assert words == [("a", [0]), ("raccoon's", [1, 2, 3, 4]), ("tail", [5]), (",", [6]), ("two\u00e9", [8, 9])]

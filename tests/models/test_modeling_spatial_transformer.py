@@ -20,7 +20,8 @@ from transformers import AutoModel, AutoModelForImageTextToText, ResNetConfig, p
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_vg.data import train_word_tokenizer
-from hf_vg.interpretation import attention_of_generated
+from hf_vg.interpretation import record_attention
+from hf_vg.interpretation.word_maps import attention_of_tokens
 from hf_vg.models.attention import eager_attention_forward
 from hf_vg.models.spatial_transformer import (
     SpatialTransformerCaptionerConfig,
@@ -380,10 +381,9 @@ class TestAttention:
     @pytest.mark.parametrize("num_beams", [1, 3])
     def test_of_generated_captions_is_what_teacher_forcing_gives(self, num_beams):
         model, pixel_values = tiny_model(), tiny_inputs()["pixel_values"]
-        outputs = model.generate(
-            pixel_values, num_beams=num_beams, output_attentions=True, return_dict_in_generate=True, max_new_tokens=6
-        )
-        maps = attention_of_generated(outputs)
+        with record_attention(model) as record:
+            outputs = model.generate(pixel_values, num_beams=num_beams, return_dict_in_generate=True, max_new_tokens=6)
+        maps = attention_of_tokens(record, outputs)[0].mean(dim=(1, 2))
         forced = model(pixel_values, decoder_input_ids=outputs.sequences[:, :-1], output_attentions=True)
         expected = torch.stack(forced.cross_attentions).mean(dim=(0, 2))  # over layers and heads
         written = maps.sum(dim=-1) > 0  # rows after a sequence's end are zeros

@@ -13,32 +13,9 @@
 # limitations under the License.
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from hf_vg.interpretation import attention_maps, attention_of_generated, plot_attention, plot_candidates
-
-
-@pytest.mark.parametrize(
-    ("locations", "image_size", "grid"),
-    [
-        (196, (224, 224), (14, 14)),
-        (8, (32, 64), (2, 4)),
-        (8, (64, 32), (4, 2)),
-        (7, (1, 1), (1, 7)),
-        (12, (30, 40), (3, 4)),
-    ],
-)
-def test_maps_have_the_aspect_of_the_image(locations, image_size, grid):
-    attention = torch.rand(2, 3, locations)
-    maps = attention_maps(attention, *image_size)
-    assert maps.shape == (2, 3, *grid)
-    assert torch.equal(maps.flatten(2), attention)
-
-
-def test_outputs_without_attention_are_told_what_is_missing():
-    with pytest.raises(ValueError, match="output_attentions=True"):
-        attention_of_generated(object())
+from hf_vg.interpretation import plot_attention, plot_candidates
 
 
 def test_figure_shows_each_word_where_it_was_looked_for(tmp_path):
