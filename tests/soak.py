@@ -24,12 +24,13 @@ import signal
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-from hf_vg.data import FeatureCache
+from hf_vg.data import FeatureCache, feature_extraction
 from hf_vg.training import tiny_backbone
 from tests.common import start_process
 from tests.training.test_recipes import CAPTIONER, run_recipe
@@ -41,8 +42,14 @@ TRAINING = [
 ]  # fmt: skip
 EXTRACTION = [
     *("--dataset", "scenes", "--num_train_images", "400", "--num_eval_images", "4", "--image_size", "32"),
-    *("--batch_size", "4", "--shard_size", "8", "--num_workers", "1"),
+    *("--batch_size", "4", "--num_workers", "1"),
 ]
+
+
+def run_with_small_shards(*args) -> None:
+    """A recipe whose features are written eight images at a time, so that there is much to be killed in."""
+    feature_extraction.extract_features = partial(feature_extraction.extract_features, shard_size=8)
+    run_recipe(*args)
 
 
 class Run:
@@ -52,7 +59,7 @@ class Run:
         self.recipe, self.output, self.log = recipe, output, log
         self.seen, self.moments = self.written(), []
         self.start = time.monotonic()
-        self.process = start_process(run_recipe, recipe, [str(flag) for flag in flags], str(log), None)
+        self.process = start_process(run_with_small_shards, recipe, [str(flag) for flag in flags], str(log))
 
     def written(self) -> set[str]:
         with suppress(FileNotFoundError):  # old checkpoints are deleted meanwhile
@@ -127,6 +134,7 @@ def features_of(folder: Path) -> dict:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="of the training, and of the extraction (%(default)s)")
+    parser.add_argument("--part", choices=["training", "extraction"], help="of the two; both by default")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     generator = random.Random(args.seed)
@@ -140,6 +148,8 @@ def main():
             ("train_captioner", TRAINING, "training", "--output_dir", weights_of),
             ("extract_features", extraction, "extraction", "--features", features_of),
         ):
+            if args.part not in (None, part):
+                continue
             soak(recipe, flags, folder / part, output, args.kills, generator)
             whole, killed = (contents_of(folder / part / name) for name in ("whole", "killed"))
             assert whole, "there is nothing to compare"

@@ -196,6 +196,8 @@ def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -
             )
         except DatasetGenerationError as error:
             raise ValueError(str(error.__cause__ or error)) from error
+        except ValueError as error:  # of a split without a row
+            raise ValueError(f"{', '.join(paths[:3])}: there is no row with an image and a caption") from error
         data[split] = _readable(rows, check_images, report)
     return data
 

@@ -746,6 +746,13 @@ class TestTars:
         assert load_captions(None, tmp_path, report=report)["train"]["captions"][:] == [["A cat"]]
         assert not report.problems
 
+    def test_a_tar_without_rows_is_named(self, tmp_path):
+        write_tar(tmp_path / "0.tar", {"README": b""})
+        with pytest.raises(ValueError, match=r"0\.tar: there is no row with an image and a caption"):
+            load_captions("webdataset", tmp_path)
+        with pytest.raises(ValueError, match=r"0\.tar: there is no row with an image and a caption"):
+            list(stream_captions("webdataset", str(tmp_path / "0.tar")).one_pass())
+
     def test_a_tar_that_changed_is_read_again(self, tmp_path):
         for caption in (b"A cat", b"A dog"):
             write_tar(tmp_path / "0.tar", {"0.png": PNG, "0.txt": caption})
