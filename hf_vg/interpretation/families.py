@@ -238,8 +238,9 @@ def whole_and_tiles(side: int, tiles: int, arrangement: tuple[int, int] | None) 
 def arrangements_of(inputs: dict[str, Any]) -> Iterator[tuple[int, int] | None]:
     """The `tiles` that were given by hand: for each image, or one for all."""
     tiles = inputs.get("tiles")
-    is_one = tiles is None or isinstance(tiles[0], int)
-    return repeat(tiles) if is_one else iter(tiles)
+    if tiles is None or isinstance(tiles[0], int):
+        return repeat(tiles)
+    return iter(tiles)
 
 
 def internvl(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:

@@ -126,7 +126,7 @@ class AttentionRecord:
         elif cache is None and self._wanted == "auto":  # a generation after all
             call = self.calls[-1]
             call.attention = {name: attention[:, :, -1:].clone() for name, attention in call.attention.items()}
-            call.queries = call.queries[-1:]
+            call.queries = None if call.queries is None else call.queries[-1:]
         self._keys = ids.shape[1] if cache is None else self._keys + ids.shape[1]
         self._ids, self._embedded, self._is_open, self._has_cache = ids, None, True, cache is not None
         self.calls.append(AttentionCall())
@@ -137,7 +137,7 @@ class AttentionRecord:
 
     def see(self, feature_map: torch.Tensor) -> None:
         """The image was encoded. Features that were computed before may not say how they lie on it."""
-        self.feature_map = tuple(feature_map.shape[1:3]) if feature_map.dim() == 4 else None
+        self.feature_map = (feature_map.shape[1], feature_map.shape[2]) if feature_map.dim() == 4 else None
 
     def _is_longer(self, ids: torch.Tensor | None) -> bool:
         """Whether these are the ids of the last pass with a token more. Beams may have changed places."""
@@ -184,8 +184,9 @@ class AttentionRecord:
     ) -> torch.Tensor:
         """Computes the attention of a module that calls the attention interface, for the queries that are kept."""
         is_patch, captions = module in self.patch_modules, 1
-        if not is_patch and len(self._ids) > len(query):  # captions of one image share its keys, as one row of queries
-            captions = len(self._ids) // len(query)
+        rows = 0 if self._ids is None else len(self._ids)
+        if not is_patch and rows > len(query):  # captions of one image share its keys, as one row of queries
+            captions = rows // len(query)
             query = query.unflatten(2, (captions, -1)).transpose(1, 2).flatten(0, 1)
             key = key.repeat_interleave(captions, dim=0)
         length = query.shape[2]
@@ -377,7 +378,8 @@ def _attend_and_record(
     **kwargs: Any,
 ) -> Any:
     """Attends as the model did before, and has the records of this thread compute what they keep."""
-    if module.config._attn_implementation == _RECORDING["sdpa"]:
+    config: Any = module.config
+    if config._attn_implementation == _RECORDING["sdpa"]:
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
     else:
         attend = sys.modules[type(module).__module__].eager_attention_forward

@@ -83,10 +83,10 @@ def word_maps(
     if not by_head:
         attention = attention.mean(dim=(1, 2), keepdim=True)  # (sequences, 1, 1, tokens, image tokens)
     tokenizer = getattr(processor, "tokenizer", processor)
-    layouts = None if grid is not None else layouts_of_rows(record, inputs, tiles)
+    layouts = [] if grid is not None else layouts_of_rows(record, inputs, tiles)
     found = []
     for ids, weights, row in zip(generated_ids(record, outputs).tolist(), attention, rows.tolist(), strict=True):
-        if layouts is None:
+        if grid is not None:
             layout = [grid_by_hand(grid, weights)]
         else:
             layout = _image_of(layouts, row * len(layouts) // record.rows, image)
