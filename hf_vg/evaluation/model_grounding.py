@@ -207,12 +207,12 @@ def words_of_span(reading: Reading, tokenizer: Any, text: str, start: int, end: 
     return [number for number, (_, pieces) in enumerate(reading.words) if inside & set(pieces)]
 
 
-def _judge(maps: torch.Tensor, named: Sequence[tuple[list[int], list[Box], tuple[float, float]]]) -> np.ndarray:
+def _judge(maps: torch.Tensor, named: Sequence[tuple[list[int], Sequence[Box], tuple[float, float]]]) -> np.ndarray:
     """Numbers of [`grounding_rows`] for maps of words, `(..., words, height, width)`: `(phrases, ..., 5)`."""
     found = []
     for numbers, boxes, size in named:
         of_phrase = maps[..., numbers, :, :].mean(dim=-3)  # (..., height, width)
-        flat = of_phrase.reshape(-1, *of_phrase.shape[-2:]).numpy()
+        flat = list(of_phrase.reshape(-1, *of_phrase.shape[-2:]).numpy())
         judged = grounding_rows(flat, [boxes] * len(flat), [size] * len(flat))
         found.append(judged.reshape(*of_phrase.shape[:-2], -1))
     return np.stack(found)

@@ -147,8 +147,8 @@ def word_curves(
         raise ValueError(f"`shares` must be above 0 and at most 1, got {list(shares)}.")
     if not maps:
         return []
-    cells = hidden_cells(reading, tuple(next(iter(maps.values())).shape), image, tiles)
-    height, width = cells.grid
+    height, width = next(iter(maps.values())).shape
+    cells = hidden_cells(reading, (height, width), image, tiles)
     generator = torch.Generator().manual_seed(0)
     orders = [torch.randperm(height * width, generator=generator) for _ in range(seeds)]
     ys, xs = torch.meshgrid((torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij")

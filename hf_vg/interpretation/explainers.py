@@ -156,7 +156,8 @@ def hidden_cells(
     attention, record = attention_of_reading(reading)
     layout = layout_of(record, reading.inputs, 0, image, tiles)
     if grid is None:
-        grid = max((tuple(places.shape) for places in layout), key=lambda shape: shape[0] * shape[1])
+        height, width = max((places.shape for places in layout), key=lambda shape: shape[0] * shape[1])
+        grid = (height, width)
     return HiddenCells(reading, grid, layout, attention.shape[-1], image)
 
 
