@@ -205,12 +205,24 @@ def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
             torch.enable_grad(),
             record_attention(reading.model, family=reading.family, keep=lambda attention: attention) as record,
         ):
-            words = reading.of_words(reading.log_probabilities(reading.arguments()))[0]
+            arguments = reading.arguments()
+            if reading.family.returned is not None:
+                # A Show, Attend and Tell computes its words from the weights that it returns only if asked for them.
+                arguments["output_attentions"] = True
+            words = reading.of_words(reading.log_probabilities(arguments))[0]
             layers = list(record.calls[-1].attention.values())
             found = []
             for word, (_, pieces) in zip(words, reading.words, strict=True):
-                gradients = torch.autograd.grad(word, layers, retain_graph=True, materialize_grads=True)
-                products = [(g * a.detach()).clamp(min=0) for g, a in zip(gradients, layers, strict=True)]
+                gradients = torch.autograd.grad(word, layers, retain_graph=True, allow_unused=True)
+                if all(gradient is None for gradient in gradients):
+                    raise ValueError(
+                        f"The words of this {type(reading.model).__name__} have no gradient by its attention, as with "
+                        'hard attention. Use `method="occlusion"`.'
+                    )
+                products = [
+                    torch.zeros_like(a) if g is None else (g * a.detach()).clamp(min=0)
+                    for g, a in zip(gradients, layers, strict=True)
+                ]
                 relevance = torch.stack([record.to_image(product)[0].mean(dim=0) for product in products]).mean(dim=0)
                 found.append(_predicting(reading, relevance)[pieces].mean(dim=0))
     finally:

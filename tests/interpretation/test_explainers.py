@@ -20,6 +20,9 @@ from hf_vg.interpretation.explainers import EXPLAINERS, explain_words, hidden_ce
 from hf_vg.interpretation.reading import readings
 from hf_vg.interpretation.recording import record_attention
 from hf_vg.interpretation.word_maps import word_maps
+from hf_vg.pipelines import load_captioner
+from hf_vg.training import tiny_captioner
+from tests.common import random_images
 
 from .any_models import BUILDERS, IMAGE, tiny
 from .test_recording import CELLS, DECODINGS, Words, brighten, generate, state_of
@@ -266,6 +269,41 @@ def test_a_frozen_model_in_training_mode_is_explained_and_left_as_it_was():
         actual = explain_words(model, Words(), inputs, outputs, "gradient")
     assert model.training and not any(p.requires_grad or p.grad is not None for p in model.parameters())
     torch.testing.assert_close(actual[0][0][1], expected[0][0][1])
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory):
+    return load_captioner(tiny_captioner(tmp_path_factory.mktemp("captioner")))
+
+
+def test_our_captioner_is_explained_and_its_gradient_restated(captioner):
+    model, tokenizer = captioner.model, captioner.tokenizer
+    text = "a large red circle"
+    images = random_images(1, size=32)
+    inputs = captioner.image_processor(images=images, return_tensors="pt")
+    for method in EXPLAINERS:
+        (words,) = explain_words(model, tokenizer, inputs, [text], method)
+        assert [word for word, _ in words] == text.split()
+        assert all(word_map.sum().item() == pytest.approx(1, abs=1e-3) for _, word_map in words)
+    (words,) = explain_words(model, tokenizer, inputs, [text], "gradient")
+    (reading,) = readings(model, tokenizer, inputs, [text])
+    outputs = model(**inputs, decoder_input_ids=reading.ids, output_attentions=True)
+    (attention,) = outputs.cross_attentions  # (1, 1, length, locations)
+    for number, (_, (piece,)) in enumerate(reading.words):
+        row = reading.prompt_length - 1 + piece
+        log_probability = outputs.logits[0, row].log_softmax(dim=-1)[reading.ids[0, row + 1]]
+        (gradient,) = torch.autograd.grad(log_probability, attention, retain_graph=True)
+        products = zip(gradient[0, 0, row].tolist(), attention[0, 0, row].tolist(), strict=True)
+        expected = scaled([max(0.0, g * a) for g, a in products], len(words[number][1]))
+        torch.testing.assert_close(words[number][1], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_hard_attention_has_no_gradient(captioner, monkeypatch):
+    monkeypatch.setattr(captioner.model.config, "attention_type", "hard")
+    monkeypatch.setattr(captioner.model.config, "hard_decoding", "argmax")
+    inputs = captioner.image_processor(images=random_images(1, size=32), return_tensors="pt")
+    with pytest.raises(ValueError, match=r"no gradient by its attention.*occlusion"):
+        explain_words(captioner.model, captioner.tokenizer, inputs, ["a large red circle"], "gradient")
 
 
 def test_wrong_arguments_are_told():
