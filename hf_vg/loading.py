@@ -14,6 +14,7 @@
 """Loads checkpoints, and says in one sentence what is wrong with one that cannot be loaded."""
 
 import difflib
+import hashlib
 import json
 import math
 import re
@@ -392,3 +393,12 @@ def config_problem(error: StrictDataclassError) -> str:
     field = re.match(r"Validation error for field '(.+?)'", str(error))
     problem = " ".join(str(error.__cause__ or error).split()).rstrip(".")
     return f"{problem:.300}." if field is None or field[1] in problem else f"{field[1]} {problem:.300}."
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """A digest of all weights of a model, by name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

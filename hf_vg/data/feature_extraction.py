@@ -33,7 +33,7 @@ from transformers import BaseImageProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.backbone_utils import BackboneMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_BACKBONE_MAPPING
 
-from ..loading import load_checkpoint, load_config
+from ..loading import load_checkpoint, load_config, weights_digest
 from .features import DIGEST_SIZE, FeatureCache, image_digests, undecoded
 from .files import atomic_write
 from .images import open_or_report
@@ -177,15 +177,6 @@ def extract_features(
         if cache.unreadable:
             state.print(f"{len(cache.unreadable):,} images cannot be opened, and have no features.")
     return cache
-
-
-def weights_digest(model: torch.nn.Module) -> str:
-    """A digest of all weights of a model, by name."""
-    digest = hashlib.blake2b(digest_size=DIGEST_SIZE)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def _describe(

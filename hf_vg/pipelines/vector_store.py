@@ -28,8 +28,8 @@ from safetensors.torch import save
 from torch import nn
 from transformers.utils import logging
 
-from ..data.feature_extraction import weights_digest
 from ..data.files import atomic_write
+from ..loading import weights_digest
 from .embedding_space import EmbeddingSpace, nearest
 
 
