@@ -374,7 +374,7 @@ def check_weights(
 def _check_json(file: Path) -> None:
     try:
         json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
 
 
