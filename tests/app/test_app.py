@@ -420,7 +420,7 @@ def test_every_one_of_many_requests_is_answered_or_refused(address, models, uplo
     """100 at once are more than may wait. None is cut off, and what is answered is what one visitor alone gets."""
 
     def caption(number):
-        return ask(address, "caption", [models["captioner"], uploaded, 1 + number % 2], f"many{number}")
+        return ask(address, "caption", [models["captioner"], uploaded, 1 + number % 2, ""], f"many{number}")
 
     alone = [caption(number) for number in (1000, 1001)]
     with ThreadPoolExecutor(100) as pool:
@@ -443,7 +443,7 @@ def test_files_that_were_not_uploaded_are_not_read(image, address, models):
     if isinstance(image, dict):
         path = image["path"] and image["path"].format(model=models["captioner"])
         image = {**image, "path": path, "meta": {"_type": "gradio.FileData"}}
-    kind, told = ask(address, "caption", [models["captioner"], image, 1], f"file{image}"[:50])
+    kind, told = ask(address, "caption", [models["captioner"], image, 1, ""], f"file{image}"[:50])
     assert kind == "refused" and "Traceback" not in str(told)
 
 
