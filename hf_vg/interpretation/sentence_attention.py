@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ..models.processing import batched_text
 from .figures import drawable
 
 
@@ -48,7 +49,7 @@ def attention_of_sentences(
         `list[dict]`: For each sentence its `words`, as the tokenizer knows them, their `spans`, (first character,
         character after the last) of the sentence, and their `attention`, a `np.ndarray` of shape `(rows, words)`.
     """
-    sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+    sentences = batched_text("sentences", sentences)
     encoded = tokenizer(sentences, truncation=True, padding=True, return_offsets_mapping=True, return_tensors="pt")
     spans = encoded.pop("offset_mapping").tolist()
     encoded = encoded.to(model.device)

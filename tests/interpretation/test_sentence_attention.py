@@ -46,6 +46,8 @@ def test_figure_has_a_row_for_each_distribution_and_the_mean(tmp_path):
 def test_what_can_not_be_drawn_is_named():
     with pytest.raises(ValueError, match="`output_attentions` needs self-attention"):
         attention_of_sentences(tiny_model(use_attention=False), tiny_tokenizer(), "words")
+    with pytest.raises(ValueError, match=r"`sentences\[0\]` holds half of a surrogate pair"):
+        attention_of_sentences(tiny_model(), tiny_tokenizer(), "\udced")
     with pytest.raises(ValueError, match=r"Example 0 must have attention of shape \(rows, 2\).*got \(3, 4\)"):
         plot_sentence_attention({"words": ["a", "b"], "attention": torch.ones(3, 4).numpy()})
     with pytest.raises(ValueError, match="`examples` is empty"):
