@@ -61,7 +61,7 @@ def outside(path: str | PathLike, folder: str | PathLike) -> str | None:
 
 
 @contextmanager
-def atomic_write(path: str | PathLike) -> Iterator[Path]:
+def atomic_write(path: str | PathLike, flush: bool = True) -> Iterator[Path]:
     r"""
     Gives a temporary file to write, which becomes `path` when the block ends. If the block fails or the process is
     killed, `path` stays as it was: absent, or with its old content. Folders that are missing are made.
@@ -69,6 +69,8 @@ def atomic_write(path: str | PathLike) -> Iterator[Path]:
     Args:
         path (`str` or `PathLike`):
             The file to write.
+        flush (`bool`, *optional*, defaults to `True`):
+            Whether to wait until the file is on the disk. Otherwise a power cut may lose it.
 
     Example:
 
@@ -83,8 +85,9 @@ def atomic_write(path: str | PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex[:16]}.tmp")
     try:
         yield temporary
-        with open(temporary, "r+b") as written:  # Windows flushes only files that are open for writing
-            os.fsync(written.fileno())
+        if flush:
+            with open(temporary, "r+b") as written:  # Windows flushes only files that are open for writing
+                os.fsync(written.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

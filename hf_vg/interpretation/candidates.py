@@ -37,7 +37,7 @@ def caption_candidates(
         tokenizer ([`PreTrainedTokenizerBase`]):
             Its tokenizer.
         number (`int`, *optional*, defaults to 3):
-            Candidates per image.
+            Candidates per image. There are fewer if the model finds fewer different captions.
         inputs:
             Of `generate`: `pixel_values`, `image_features` or `content_embeds`.
 
@@ -45,7 +45,14 @@ def caption_candidates(
         `list[list[dict]]`: For each image its candidates, best first: their `words`, `tags` and `score`.
     """
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
-    output = model.generate(**inputs, num_return_sequences=number, return_dict_in_generate=True)
+    while True:
+        try:
+            output = model.generate(**inputs, num_return_sequences=number, return_dict_in_generate=True)
+            break
+        except ValueError:
+            if number == 1:
+                raise
+            number -= 1
     candidates = []
     for ids, tag_ids, score in zip(output.sequences, output.tag_ids, output.scores.tolist(), strict=True):
         words = tokenizer.convert_ids_to_tokens([id for id in ids.tolist() if id not in tokenizer.all_special_ids])

@@ -58,11 +58,10 @@ def mark_complete(checkpoint: str | Path) -> None:
     )
     files = {name: file_digest(checkpoint / name) for name in names if name != COMPLETE_NAME}
     mark = {"hf_vg": hf_vg.__version__, "files": files}
-    # Moved in one step, so that a kill leaves all of it or nothing. It is not flushed to the disk, which would take
-    # longer than the rest: without its mark, after a power cut, a checkpoint is one that is not complete.
-    temporary = checkpoint / f".{COMPLETE_NAME}.tmp"
-    temporary.write_text(json.dumps(mark, indent=2), encoding="utf-8")
-    os.replace(temporary, checkpoint / COMPLETE_NAME)
+    # It is not flushed to the disk, which would take longer than the rest: without its mark, after a power cut, a
+    # checkpoint is one that is not complete.
+    with atomic_write(checkpoint / COMPLETE_NAME, flush=False) as file:
+        file.write_text(json.dumps(mark, indent=2), encoding="utf-8")
 
 
 def file_digest(file: Path) -> str:

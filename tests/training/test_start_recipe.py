@@ -224,7 +224,7 @@ class TestOtherPlatforms:
         """Names that other platforms do not have, and the one file that asks first for each."""
         names = "sched_getaffinity|mallopt|fcntl|msvcrt|mkfifo|getuid|geteuid|killpg|setsid|SIGKILL|SIGALRM|getrusage"
         guarded = {
-            "data/features.py": {"sched_getaffinity"},
+            "data/processes.py": {"sched_getaffinity"},
             "training/trainer.py": {"mallopt"},
             "training/checkpoints.py": {"fcntl", "msvcrt"},
         }
