@@ -284,7 +284,10 @@ TRAIN = """
 PUSH_FOLDER = (
     TRAIN
     + """
-    trainer("trained", 2, push_to_hub=True, hub_model_id="user/killed").push_to_hub()
+    killed = trainer("trained", 2, push_to_hub=True, hub_model_id="user/killed")
+    for parameter in killed.model.parameters():
+        parameter.data.mul_(2)  # weights that the Hub has from another test would not be sent
+    killed.push_to_hub()
 """
 )
 
