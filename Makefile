@@ -12,7 +12,9 @@ export TOKENIZERS_PARALLELISM := false
 export DATA WEIGHTS OUTPUT SEEDS PROCESSES
 # What `make demo` and `make paper` hand on to the recipe, such as ARGS="--max_steps 20"
 ARGS ?=
-.PHONY: help setup demo app space results paper test test-all test-oldest soak check format bench clean
+# Whether `make docs` runs the notebooks: those that have changed (cache), all (force), or none (off)
+NOTEBOOKS ?= cache
+.PHONY: help setup demo app space results paper test test-all test-oldest soak check format bench docs wheel clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -82,5 +84,17 @@ format: setup  ## Format the code and fix what can be fixed
 bench: setup  ## Run the benchmarks, each of which prints ratios
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+docs: setup  ## Build the documentation site, with the notebooks; NOTEBOOKS=off does not run them
+	HF_VG_NOTEBOOKS=$(NOTEBOOKS) PYTHONPATH=. $(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+wheel: setup  ## Build the wheel, install it into a clean environment, and caption an image there
+	rm -rf dist build .venv-wheel
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd dist && ../.venv-wheel/bin/python -c "import hf_vg; assert '.venv-wheel' in hf_vg.__file__, hf_vg.__file__"
+	cd dist && ../.venv-wheel/bin/hf-vg --version
+
 clean:  ## Remove the environment and what was made
-	rm -rf $(VENV) .venv-oldest outputs build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest .venv-wheel outputs build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache
