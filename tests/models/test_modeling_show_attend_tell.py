@@ -31,13 +31,9 @@ from hf_vg.models.show_attend_tell import (
     ShowAttendTellProcessor,
 )
 from hf_vg.models.show_attend_tell.kernels_show_attend_tell import (
-    HoistedGates,
-    WordsByStep,
     energy_of_steps,
     factored_energy,
-    gates_of_steps,
     plain_energy,
-    plain_gates,
     tanh_factors,
 )
 from hf_vg.models.show_attend_tell.outputs_show_attend_tell import ShowAttendTellState
@@ -269,8 +265,7 @@ class TestHardAttention:
         # The same locations once more, from the same seed.
         set_seed(3)
         ids = torch.cat([torch.zeros(3, 1, dtype=torch.long), labels[:, :-1].clamp(min=0)], dim=1)
-        lengths = (labels != -100).sum(dim=-1)
-        states = model.model(image_features=features, decoder_input_ids=ids, lengths=lengths)
+        states = model.model(image_features=features, decoder_input_ids=ids)
         logits = model.deep_output(states.last_hidden_state, states.contexts, states.embeddings)
         alphas, nll, reinforce, entropy, words = states.cross_attentions[0][:, 0], 0.0, 0.0, 0.0, []
         for row, caption in enumerate(labels.tolist()):
@@ -344,8 +339,8 @@ class TestShowAttendTellModel:
     @pytest.mark.parametrize(
         "lengths", [[[2, 5, 0], [7, 0, 3], [1, 4, 4]], [[3], [1], [6]], [[0, 0], [0, 0]], [[4, 4], [4, 4]]]
     )
-    def test_leaving_ended_captions_out_changes_no_gradient(self, lengths):
-        """Training computes no step past a caption's end. The steps of evaluation, padding included, are the truth."""
+    def test_training_without_logits_changes_no_gradient(self, lengths):
+        """Training projects only words to the vocabulary. Evaluation, which also projects padding, is the truth."""
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double()
         features = torch.randn(len(lengths), 4, 6, dtype=torch.double, requires_grad=True)
         labels = torch.full((len(lengths), len(lengths[0]), 8), -100)
@@ -382,7 +377,6 @@ class TestShowAttendTellModel:
         torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-6)
 
     def test_loss_without_gradients_is_that_with(self):
-        """In training mode captions are put in another order, also where attention is made of factors."""
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).train()
         inputs = {"image_features": torch.randn(3, 4, 6), "labels": tiny_inputs()["labels"].flip(0)}
         expected = model(**inputs).loss
@@ -398,12 +392,12 @@ class TestShowAttendTellModel:
         (gradient,) = torch.autograd.grad(outputs.logits[:, -1].sum(), outputs.cross_attentions, retain_graph=True)
 
         decoder, encoded = model.model.decoder, model.model.encoder(image_features=features)
-        words, state = WordsByStep(2, 1, 5), decoder.initial_state(features, 1)
+        state = decoder.initial_state(features, 1)
         embeddings = decoder.embed_tokens(ids)
         embeddings[:, 0] = 0
 
         def last_logits(attention: torch.Tensor) -> float:
-            states = decoder.loop(words, embeddings, state, encoded, "expected", attention)
+            states = decoder.loop(embeddings, state, encoded, "expected", attention)
             return model.deep_output(states.last_hidden_state, states.contexts, embeddings)[:, -1].sum().item()
 
         for index in [(0, 0, 1, 2), (1, 0, 4, 0)]:
@@ -591,30 +585,9 @@ class TestShowAttendTellModel:
 class TestShowAttendTellKernels:
     """Each kernel has the value and the gradient of the plain code beside it."""
 
-    def test_hoisted_gates(self, dtype):
-        from_hidden, from_context = (torch.nn.Linear(size, 8, bias=False).to(dtype) for size in (3, 4))
-        shapes = ((6, 8), (2, 3), (2, 4))
-        words, hidden, context = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
-
-        def run(word_gates, step) -> list[torch.Tensor]:
-            gates = []
-            for word_gate in word_gates.split(2):  # the state and the context depend on the step before
-                last = gates[-1] if gates else torch.zeros(2, 8, dtype=dtype)
-                gates.append(step(word_gate, hidden + last[:, :3].sin(), context * last[:, 4:].cos()))
-            variables = [words, hidden, context, from_hidden.weight, from_context.weight]
-            total = torch.cat(gates).sin().sum()
-            return [torch.cat(gates), *torch.autograd.grad(total, variables)]
-
-        plain = run(words, partial(plain_gates, from_hidden=from_hidden, from_context=from_context))
-        word_gates, step = gates_of_steps(words, from_hidden, from_context)
-        assert isinstance(step, HoistedGates)
-        assert_near(run(word_gates, step), plain, dtype)
-        with torch.no_grad():
-            assert gates_of_steps(words, from_hidden, from_context)[1].func is plain_gates
-
     @torch.no_grad()
     def test_factored_energy(self, dtype):
-        keys, query, score = (torch.randn(shape, dtype=dtype) for shape in ((3, 5, 4), (2, 2, 4), (4,)))
+        keys, query, score = (torch.randn(shape, dtype=dtype) for shape in ((3, 5, 4), (3, 2, 4), (4,)))
         factors = tanh_factors(keys)
         assert (factors is None) == (dtype == torch.bfloat16) and tanh_factors(keys + 50) is None
         energy = energy_of_steps(keys, score, factors)

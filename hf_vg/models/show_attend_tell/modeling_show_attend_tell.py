@@ -24,7 +24,7 @@ from ..generation import CaptionGenerationMixin
 from ..image_encoder import ImageEncoder
 from ..publishing import PublishedModelMixin
 from .configuration_show_attend_tell import ShowAttendTellConfig
-from .kernels_show_attend_tell import WordsByStep, energy_of_steps, gates_of_steps, tanh_factors
+from .kernels_show_attend_tell import energy_of_steps, tanh_factors
 from .losses_show_attend_tell import captioning_losses
 from .outputs_show_attend_tell import (
     ShowAttendTellCaptionerOutput,
@@ -140,7 +140,6 @@ class ShowAttendTellDecoder(nn.Module):
         input_ids: torch.Tensor,
         encoder_outputs: ShowAttendTellEncoderOutput,
         past_key_values: ShowAttendTellState | None = None,
-        lengths: torch.Tensor | None = None,
         differentiable_attention: bool = False,
     ) -> ShowAttendTellModelOutput:
         features = encoder_outputs.last_hidden_state  # (B, L, D)
@@ -157,18 +156,16 @@ class ShowAttendTellDecoder(nn.Module):
         embeddings = self.embedding_dropout(embeddings)
 
         choice = self.context_choice()
-        words = WordsByStep(images, captions // images, input_ids.shape[1], lengths)
-        outputs = self.loop(words, embeddings, state, encoder_outputs, choice)
+        outputs = self.loop(embeddings, state, encoder_outputs, choice)
         if differentiable_attention and choice == "expected" and torch.is_grad_enabled():
-            # The steps once more, with the weights that are returned: these are then in the graph of all that follows.
+            # Repeat the steps with the returned weights as input, so that all outputs can be differentiated by them.
             (attention,) = outputs.cross_attentions
-            outputs = self.loop(words, embeddings, state, encoder_outputs, choice, attention)
+            outputs = self.loop(embeddings, state, encoder_outputs, choice, attention)
             outputs.cross_attentions = (attention,)
         return outputs
 
     def loop(
         self,
-        words: WordsByStep,
         embeddings: torch.Tensor,
         state: ShowAttendTellState,
         encoder_outputs: ShowAttendTellEncoderOutput,
@@ -176,39 +173,31 @@ class ShowAttendTellDecoder(nn.Module):
         attention: torch.Tensor | None = None,
     ) -> ShowAttendTellModelOutput:
         """
-        Equations 1 to 6 and 13, one word after another. B images have K captions each, N = B * K. `attention` gives
-        the weights of all steps, of shape (N, 1, T, L), instead of equations 4 and 5.
+        Equations 1 to 6 and 13, word by word. B images have K captions each, and N = B * K. If `attention` is given,
+        its weights, of shape (N, 1, T, L), replace equations 4 and 5.
         """
-        features = words.order_images(encoder_outputs.last_hidden_state)  # (B, L, D)
-        keys = words.order_images(encoder_outputs.attention_keys)  # (B, L, A)
-        hidden, memory = words.order_captions(state.hidden), words.order_captions(state.memory)  # (N, n)
-        # The words' part of the gates does not wait for the state.
-        word_gates = self.gates_from_word(words.by_step(embeddings))  # (words, 4n)
-        word_gates, step_gates = gates_of_steps(word_gates, self.gates_from_hidden, self.gates_from_context)
+        features, keys = encoder_outputs.last_hidden_state, encoder_outputs.attention_keys  # (B, L, D), (B, L, A)
+        images, hidden, memory = len(features), state.hidden, state.memory  # (N, n)
+        word_gates = self.gates_from_word(embeddings)  # (N, T, 4n): the words' part of equation 1
         score = self.attention.score.weight[0].to(keys.dtype)  # u, (A,)
-        step_energy = energy_of_steps(keys, score, words.order_images(encoder_outputs.key_factors))
-        if attention is not None:
-            attention = words.split(words.by_step(attention.squeeze(1)))
+        energy_of = energy_of_steps(keys, score, encoder_outputs.key_factors)
 
         hiddens, contexts, attentions, locations = [], [], [], []
-        for step, word_gate in enumerate(words.split(word_gates)):
-            hidden, memory = words.continuing(step, hidden, memory)
-            images, captions = words.shapes[step]
+        for step, word_gate in enumerate(word_gates.unbind(dim=1)):
             if attention is None:
                 # Equation 4: e_ti = u . tanh(keys_i + W h_{t-1})
-                query = self.attention.query(hidden).unflatten(0, (images, captions))  # (B, K, A)
-                energy = step_energy(query)  # (B, K, L)
+                energy = energy_of(self.attention.query(hidden).unflatten(0, (images, -1)))  # (B, K, L)
                 # Equation 5: alpha_ti
                 weights = torch.softmax(self.config.attention_temperature * energy.float(), dim=-1)
                 weights = weights.to(features.dtype)  # (B, K, L)
             else:
-                weights = attention[step].unflatten(0, (images, captions))
+                weights = attention[:, 0, step].unflatten(0, (images, -1))
             # Equations 6 and 13: z_t = sum_i alpha_ti a_i, times the gate beta_t = sigmoid(W h_{t-1})
-            context, location = self.attention.context(weights, features[:images], choice)  # (N, D)
+            context, location = self.attention.context(weights, features, choice)  # (N, D)
             if self.attention.gate is not None:
                 context = torch.sigmoid(self.attention.gate(hidden)) * context
             # Equation 1: the gates, from E y_{t-1}, h_{t-1} and z_t
-            gates = step_gates(word_gate, hidden, context)  # (N, 4n)
+            gates = word_gate + self.gates_from_hidden(hidden) + self.gates_from_context(context)  # (N, 4n)
             input_gate, forget_gate, output_gate, candidate = gates.chunk(4, dim=-1)
             # Equations 2 and 3: c_t and h_t
             memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
@@ -219,15 +208,14 @@ class ShowAttendTellDecoder(nn.Module):
             locations.append(location)
             # Equation 7, the logits of the next word, needs no loop: `deep_output` takes all steps at once.
 
-        seen_tokens = state.seen_tokens + embeddings.shape[1]
         return ShowAttendTellModelOutput(
-            last_hidden_state=words.by_caption(hiddens),
-            contexts=words.by_caption(contexts),
+            last_hidden_state=torch.stack(hiddens, dim=1),
+            contexts=torch.stack(contexts, dim=1),
             embeddings=embeddings,
-            past_key_values=ShowAttendTellState(hidden, memory, seen_tokens) if words.positions is None else None,
-            cross_attentions=(words.by_caption(attentions).unsqueeze(1),),
-            locations=words.by_caption(locations) if choice != "expected" else None,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            past_key_values=ShowAttendTellState(hidden, memory, state.seen_tokens + embeddings.shape[1]),
+            cross_attentions=(torch.stack(attentions, dim=1).unsqueeze(1),),
+            locations=torch.stack(locations, dim=1) if choice != "expected" else None,
+            encoder_last_hidden_state=features,
         )
 
 
@@ -282,7 +270,6 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
-        lengths: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
@@ -291,8 +278,6 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
             The caption so far, the first id holding the place of the zero vector. The number of captions is a multiple
             K of the number of images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its features.
-        lengths (`torch.LongTensor` of shape `(captions,)`, *optional*):
-            The number of steps wanted of each caption. What is beyond need not be computed, and may be zero.
         output_attentions (`bool`, *optional*):
             Attention weights are always returned. With `True`, all other outputs are computed from the returned
             tensor, so that they can be differentiated by it. With gradients, this takes twice the time.
@@ -306,7 +291,7 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             shape, start = (features.shape[0], 1), self.config.decoder_start_token_id
             decoder_input_ids = torch.full(shape, start, device=features.device)
         wants_attention = is_asked_for("output_attentions", kwargs, self.config)
-        outputs = self.decoder(decoder_input_ids, encoder_outputs, past_key_values, lengths, wants_attention)
+        outputs = self.decoder(decoder_input_ids, encoder_outputs, past_key_values, wants_attention)
         if is_asked_for("output_hidden_states", kwargs, self.config):
             outputs.decoder_hidden_states = (outputs.last_hidden_state,)
             outputs.encoder_hidden_states = (features,)
@@ -387,10 +372,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         wants_attention = is_asked_for("output_attentions", kwargs, self.config)
         only_loss = labels is not None and self.training and not wants_attention
-        # Shapes that change with every batch are not for a compiled model.
-        only_words = only_loss and not torch.compiler.is_compiling()
-        lengths = (labels != -100).sum(dim=-1) if only_words else None
-        inputs = (pixel_values, image_features, decoder_input_ids, encoder_outputs, past_key_values, lengths)
+        inputs = (pixel_values, image_features, decoder_input_ids, encoder_outputs, past_key_values)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         states = (outputs.last_hidden_state, outputs.contexts, outputs.embeddings)
 
