@@ -18,11 +18,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.route_utils import FnIndexInferError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from transformers.utils import logging
 
 from .checkpoints import Checkpoints, find_checkpoints, is_loopback
 from .demo import Demo
 
 
+logger = logging.get_logger(__name__)
 INTRO = """# Visually grounded language
 Where captioners look, what a sentence finds, which region a phrase names, which words of a sentence count."""
 IMAGE = {"type": "filepath", "image_mode": None, "format": "png", "sources": ["upload", "clipboard"], "height": 260}
@@ -161,6 +166,16 @@ def _picker(demo: Demo, *targets: gr.components.Component, values: Callable[[int
     gallery.select(pick, None, list(targets), api_name=False)
 
 
+# Gradio raises these for a raw request that its own page never sends, such as one with an unknown function number.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, FnIndexInferError)
+
+
+def refuse(request: Request, error: Exception) -> JSONResponse:
+    """Answers a malformed request with status 400 instead of 500, and logs the reason."""
+    logger.warning(f"Refused a malformed request to {request.url.path!r}: {type(error).__name__}: {error}"[:300])
+    return JSONResponse({"detail": "The server does not understand this request."}, status_code=400)
+
+
 def launch(
     models: Sequence[str] | None = None,
     images_dir: str | None = None,
@@ -208,12 +223,17 @@ def launch(
     if any_model or not names:
         names += find_checkpoints()
     demo = Demo(Checkpoints(names, any_model, trust_remote_code), images_dir, detector, concurrency, time_limit)
-    blocks = build(demo, cache_age).queue(max_size=max_queue, default_concurrency_limit=concurrency)
+    blocks = build(demo, cache_age).queue(
+        api_open=False,  # a direct request would pass by the queue and its limits
+        max_size=max_queue,
+        default_concurrency_limit=concurrency,
+    )
     return blocks.launch(
         server_name=host,
         server_port=port,
         share=share,
         max_file_size=max_file_size,
         theme=gr.themes.Soft(),
+        app_kwargs={"exception_handlers": dict.fromkeys(MALFORMED, refuse)},
         **kwargs,
     )

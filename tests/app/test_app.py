@@ -277,7 +277,7 @@ def test_who_may_name_any_model(host, share, given, is_open, offered, monkeypatc
     monkeypatch.setattr(page, "build", lambda *_: blocks)
     launch(["mine"], host=host, share=share, any_model=given, max_queue=7, concurrency=3, max_file_size="1mb")
     assert seen == {"names": offered, "open": is_open}
-    blocks.queue.assert_called_once_with(max_size=7, default_concurrency_limit=3)
+    blocks.queue.assert_called_once_with(api_open=False, max_size=7, default_concurrency_limit=3)
     assert blocks.queue().launch.call_args.kwargs["max_file_size"] == "1mb"
 
 
@@ -445,6 +445,23 @@ def test_files_that_were_not_uploaded_are_not_read(image, address, models):
         image = {**image, "path": path, "meta": {"_type": "gradio.FileData"}}
     kind, told = ask(address, "caption", [models["captioner"], image, 1, ""], f"file{image}"[:50])
     assert kind == "refused" and "Traceback" not in str(told)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": [], "fn_index": 9999}, {"data": [], "fn_index": -1}, {"data": [], "fn_index": 10**30},
+        {"data": [], "fn_index": "x"}, {"data": [], "fn_index": None}, {"data": None, "fn_index": 1},
+        {"data": "x", "fn_index": 1}, {"data": {}, "fn_index": 1}, {"data": [], "fn_index": 1}, {}, [], None,
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("route", ["queue/join", "run/predict", "run/nothing", "call/caption", "call/nothing"])
+def test_malformed_requests_are_refused(body, route, address):
+    """Requests that no page sends get an answer below 500: the server has no fault to report."""
+    body = {**body, "session_hash": "malformed"} if isinstance(body, dict) else body
+    answer = httpx.post(f"{address}gradio_api/{route}", json=body, timeout=60)
+    assert answer.status_code < 500 and "Traceback" not in answer.text
 
 
 def test_5000_boxes_are_refused_over_http(address, models, uploaded):
