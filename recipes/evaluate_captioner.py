@@ -12,7 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Judge a captioner, and write a report: scores with confidence intervals, where its nouns look, best and worst captions.
+Judge a captioner, and write a report: scores with confidence intervals, where its nouns look, whether its maps can be
+believed (the deletion test), best and worst captions.
 
 With no arguments it judges what `recipes/train_captioner.py` trained on scenes:
 
@@ -21,7 +22,7 @@ With no arguments it judges what `recipes/train_captioner.py` trained on scenes:
 On photos, and with the boxes of Flickr30k Entities:
 
     python recipes/evaluate_captioner.py --dataset flickr8k --data_dir flickr8k --split dev \
-        --checkpoint outputs/show_attend_tell_flickr8k --entities_dir flickr30k_entities
+        --checkpoint outputs/show_attend_tell_flickr8k --entities_dir flickr30k_entities --num_deletion_images 100
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vg.data import caption_is_true, entities_of, load_caption_data, open_image, seen_box, undecoded
 from hf_vg.evaluation import caption_intervals, grounding_intervals
-from hf_vg.interpretation import candidate_examples, caption_examples
+from hf_vg.interpretation import candidate_examples, caption_examples, deletion_summary
 from hf_vg.pipelines import caption_settings, load_captioner
 from hf_vg.reports import write_report
 from hf_vg.training import CaptionReportArguments, run_recipe, start_recipe, tiny_captioner
@@ -71,6 +72,19 @@ def main():
             print("No noun of the captions names anything that has a box: where nouns look is not judged.")
         metrics |= pointing
 
+    deletion = None
+    if has_maps and args.num_deletion_images:
+        some = KeyDataset(rows.select(range(min(args.num_deletion_images, len(rows)))), "image")
+        outputs = captioner(some, batch_size=args.batch_size, return_attention=True, test_deletion=True, **decoding)
+        words = [
+            {**word, "image": number}
+            for number, output in enumerate(tqdm(outputs, total=len(some), desc="Hiding", unit="image"))
+            for word in output[0].get("deletion", {"words": []})["words"]
+        ]
+        if words:
+            deletion = deletion_summary(words, samples=args.num_samples)
+            metrics |= {"deletion": deletion["score"], "deletion_center": deletion["score_center"]}
+
     ranked_by = "cider_d" if "cider_d" in per_image else next(iter(per_image))
     ranking = per_image[ranked_by]
     order = np.argsort(-ranking, kind="stable").tolist()
@@ -79,7 +93,9 @@ def main():
     for heading, chosen in (("Best", order[:number]), ("Worst", order[len(order) - number :][::-1])):
         pictures = [open_image(images[i]) for i in chosen]
         if has_maps:
-            found = caption_examples(captioner, pictures, batch_size=args.batch_size, **decoding)
+            found = caption_examples(
+                captioner, pictures, batch_size=args.batch_size, test_deletion=deletion is not None, **decoding
+            )
         else:
             found = candidate_examples(captioner, pictures)
         examples[heading] = [
@@ -110,7 +126,9 @@ def main():
         "bootstrap_samples": args.num_samples,
     }
     output_dir = args.output_dir or Path(args.checkpoint) / "report"
-    files = write_report(output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples, ranked_by)
+    files = write_report(
+        output_dir, f"Captions of {Path(args.checkpoint).name}", facts, metrics, examples, ranked_by, deletion
+    )
     print(files["md"].read_text(encoding="utf-8").split("\n## ")[0])
     if not args.dry_run:
         print("The report is " + ", ".join(map(str, files.values())))

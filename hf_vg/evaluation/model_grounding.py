@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 
 from ..data.images import open_image, seen_box
 from ..interpretation.deletion import deletion_summary, word_curves
 from ..interpretation.explainers import EXPLAINERS, evaluation_mode, head_maps_of, maps_of
+from ..interpretation.families import tiles_of_images
+from ..interpretation.prompts import caption_inputs
 from ..interpretation.reading import Reading, readings
 from ..resampling import mean_intervals
 from .grounding import GROUNDING_METRICS, boxes_in_view, grounding_rows
@@ -98,10 +100,10 @@ def evaluate_grounding(
             texts = texts_with_boxes(row, captions_per_image)
             if not texts:
                 continue
-            inputs = caption_inputs(processor, image, prompt).to(model.device, model.dtype)
-            for reading, (text, phrases) in zip(
-                readings(model, processor, inputs, [text for text, _ in texts]), texts, strict=True
-            ):
+            inputs = caption_inputs(model.config, processor, [image], prompt).to(model.device, model.dtype)
+            tiles = tiles_of_images(model.config, processor.image_processor, [image])
+            read = readings(model, processor, inputs, [text for text, _ in texts], tiles=tiles)
+            for reading, (text, phrases) in zip(read, texts, strict=True):
                 named = [
                     (numbers if words == "all" else numbers[-1:], *in_view)
                     for start, end, boxes in phrases
@@ -144,33 +146,6 @@ def evaluate_grounding(
     results["heads"] = [[dict(zip(names, head.tolist(), strict=False)) for head in layer[:-1]] for layer in means]
     results["best_head"] = _best_head(table[:, :, :-1], np.array(images), samples)
     return {**results, "words": len(images), "images": len(set(images))}
-
-
-def caption_inputs(processor: ProcessorMixin, image: Any, prompt: str | None = None) -> BatchFeature:
-    r"""
-    The inputs of a model that is about to write about an image.
-
-    Args:
-        processor ([`ProcessorMixin`]):
-            The model's.
-        image (`PIL.Image.Image`):
-            The image.
-        prompt (`str`, *optional*):
-            For chat models the question, by default to describe the image; for others the text that their processor
-            takes with an image, if any.
-    """
-    if getattr(processor, "chat_template", None) is not None:
-        content = [{"type": "image", "image": image}, {"type": "text", "text": prompt or "Describe this image."}]
-        return processor.apply_chat_template(
-            [{"role": "user", "content": content}],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-        )
-    if prompt is not None:
-        return processor(images=image, text=prompt, return_tensors="pt")
-    return processor.image_processor(images=image, return_tensors="pt")
 
 
 def texts_with_boxes(

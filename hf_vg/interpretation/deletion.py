@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput
 
 from ..resampling import mean_intervals
 from .explainers import evaluation_mode, hidden_cells
-from .families import Family
+from .families import Family, Tiles
 from .reading import Reading, readings
 
 
@@ -40,7 +40,7 @@ def deletion_test(
     shares: Sequence[float] = SHARES,
     seeds: int = 5,
     image: int = 0,
-    tiles: tuple[int, int] | None = None,
+    tiles: Tiles | None = None,
     family: Family | None = None,
     batch_size: int = 16,
     samples: int = 1000,
@@ -92,7 +92,7 @@ def deletion_test(
     words = []
     with evaluation_mode(model):
         for number, (reading, of_sequence) in enumerate(
-            zip(readings(model, processor, inputs, outputs, family), maps, strict=True)
+            zip(readings(model, processor, inputs, outputs, family, tiles), maps, strict=True)
         ):
             if len(of_sequence) != len(reading.words):
                 raise ValueError(
@@ -100,7 +100,7 @@ def deletion_test(
                     f"{len(reading.words)} words."
                 )
             chosen = {place: word_map for place, (_, word_map) in enumerate(of_sequence)}
-            curves = word_curves(reading, chosen, shares, seeds, image, tiles, batch_size)
+            curves = word_curves(reading, chosen, shares, seeds, image, batch_size)
             words += [{"sequence": number, "image": reading.row, **curve} for curve in curves]
     return deletion_summary(words, shares, samples=samples)
 
@@ -136,7 +136,6 @@ def word_curves(
     shares: Sequence[float] = SHARES,
     seeds: int = 5,
     image: int = 0,
-    tiles: tuple[int, int] | None = None,
     batch_size: int = 16,
 ) -> list[dict[str, Any]]:
     """
@@ -148,7 +147,7 @@ def word_curves(
     if not maps:
         return []
     height, width = next(iter(maps.values())).shape
-    cells = hidden_cells(reading, (height, width), image, tiles)
+    cells = hidden_cells(reading, (height, width), image)
     generator = torch.Generator().manual_seed(0)
     orders = [torch.randperm(height * width, generator=generator) for _ in range(seeds)]
     ys, xs = torch.meshgrid((torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij")

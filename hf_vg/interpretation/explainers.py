@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from transformers.utils import ModelOutput
 
 from ..models.grounded_visual_bert.functional_grounded_visual_bert import attention_rollout
-from .families import Family
+from .families import Family, Tiles
 from .hiding import HiddenCells
 from .reading import Reading, readings
 from .recording import AttentionRecord, record_attention
@@ -40,7 +40,7 @@ def explain_words(
     method: str = "attention",
     image: int = 0,
     grid: tuple[int, int] | None = None,
-    tiles: tuple[int, int] | None = None,
+    tiles: Tiles | None = None,
     family: Family | None = None,
     batch_size: int = 16,
 ) -> list[list[tuple[str, torch.Tensor]]]:
@@ -81,7 +81,7 @@ def explain_words(
             model had written them.
         method (`str`, *optional*, defaults to `"attention"`):
             `"attention"`, `"gradient"`, `"rollout"` or `"occlusion"`.
-        image (`int`, *optional*, defaults to 0), tiles (`tuple[int, int]`, *optional*):
+        image (`int`, *optional*, defaults to 0), tiles (`tuple[int, int]` or a sequence of them, *optional*):
             As for [`word_maps`].
         grid (`tuple[int, int]`, *optional*):
             Height and width of the grid of image tokens, where the family's own does not fit. For `"occlusion"` any
@@ -99,8 +99,8 @@ def explain_words(
         raise ValueError(f"`method` must be one of {', '.join(map(repr, EXPLAINERS))}, got {method!r}.")
     found = []
     with evaluation_mode(model):
-        for reading in readings(model, processor, inputs, outputs, family):
-            maps = maps_of(reading, method, image, grid, tiles, batch_size)
+        for reading in readings(model, processor, inputs, outputs, family, tiles):
+            maps = maps_of(reading, method, image, grid, batch_size)
             found.append([(word, word_map) for (word, _), word_map in zip(reading.words, maps, strict=True)])
     return found
 
@@ -121,40 +121,37 @@ def maps_of(
     method: str,
     image: int = 0,
     grid: tuple[int, int] | None = None,
-    tiles: tuple[int, int] | None = None,
     batch_size: int = 16,
 ) -> torch.Tensor:
     """The maps of the words of a reading, of shape `(words, height, width)`."""
     if not reading.words:
         return torch.zeros(0, 1, 1)
     if method == "occlusion":
-        maps = _occlusion(hidden_cells(reading, grid, image, tiles), batch_size)
+        maps = _occlusion(hidden_cells(reading, grid, image), batch_size)
     else:
         weights, record = {"attention": _attention, "gradient": _gradient, "rollout": _rollout}[method](reading)
-        layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, reading.inputs, 0, image, tiles)
-        maps = fold(weights.float(), layout)
+        maps = _folded(reading, weights, record, image, grid)
     return (maps / maps.sum(dim=(-2, -1), keepdim=True).clamp(min=1e-12)).cpu()
 
 
-def head_maps_of(
-    reading: Reading, image: int = 0, grid: tuple[int, int] | None = None, tiles: tuple[int, int] | None = None
-) -> torch.Tensor:
+def head_maps_of(reading: Reading, image: int = 0, grid: tuple[int, int] | None = None) -> torch.Tensor:
     """What the maps of `"attention"` are the mean of: `(layers, heads, words, height, width)`."""
     attention, record = attention_of_reading(reading)
-    weights = of_words(reading, attention)
-    layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, reading.inputs, 0, image, tiles)
-    return fold(weights.float(), layout).cpu()
+    return _folded(reading, of_words(reading, attention), record, image, grid).cpu()
 
 
-def hidden_cells(
-    reading: Reading,
-    grid: tuple[int, int] | None = None,
-    image: int = 0,
-    tiles: tuple[int, int] | None = None,
-) -> HiddenCells:
+def _folded(
+    reading: Reading, weights: torch.Tensor, record: AttentionRecord, image: int, grid: tuple[int, int] | None
+) -> torch.Tensor:
+    """Weights of patches, `(..., patches)`, as maps of the image, `(..., height, width)`."""
+    layout = [grid_by_hand(grid, weights)] if grid else layout_of(record, reading.inputs, 0, image, reading.tiles)
+    return fold(weights.float(), layout)
+
+
+def hidden_cells(reading: Reading, grid: tuple[int, int] | None = None, image: int = 0) -> HiddenCells:
     """The image of a reading in cells: by default those of its maps."""
     attention, record = attention_of_reading(reading)
-    layout = layout_of(record, reading.inputs, 0, image, tiles)
+    layout = layout_of(record, reading.inputs, 0, image, reading.tiles)
     if grid is None:
         height, width = max((places.shape for places in layout), key=lambda shape: shape[0] * shape[1])
         grid = (height, width)

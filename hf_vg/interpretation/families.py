@@ -19,7 +19,12 @@ from itertools import pairwise, repeat
 from typing import Any
 
 import torch
+from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
+
+
+# Rows and columns of the tiles that an image was cut into: for each image, or one for all.
+Tiles = tuple[int, int] | Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -237,7 +242,7 @@ def whole_and_tiles(side: int, tiles: int, arrangement: tuple[int, int] | None) 
 
 def arrangements_of(inputs: dict[str, Any]) -> Iterator[tuple[int, int] | None]:
     """The `tiles` that were given by hand: for each image, or one for all."""
-    tiles = inputs.get("tiles")
+    tiles: Any = inputs.get("tiles")
     if tiles is None or isinstance(tiles[0], int):
         return repeat(tiles)
     return iter(tiles)
@@ -380,6 +385,15 @@ def tiles_of(image_processor: Any, image_size: tuple[int, int]) -> tuple[int, in
         image_processor.max_patches,
     )
     return rows, columns
+
+
+def tiles_of_images(
+    config: PreTrainedConfig, image_processor: Any, images: Sequence[Image.Image]
+) -> list[tuple[int, int]] | None:
+    """The `tiles` of images for models whose inputs do not tell them; `None` for all other models."""
+    if config.model_type != "internvl":
+        return None
+    return [tiles_of(image_processor, image.size) for image in images]
 
 
 TEXT_LAYERS = r"(model\.)?(language_model|text_model)\.(model\.)?(decoder\.)?layers\.\d+\.self_attn"

@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import ModelOutput
 
-from .families import Family, family_of
+from .families import Family, Tiles, family_of
 from .word_maps import words_of
 
 
@@ -30,6 +30,7 @@ _PER_TOKEN = (
     *("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "image_embeds_position_mask"),
     "cross_attention_mask",
 )
+SEVERAL_IMAGES = "Prompts with several images each are explained one at a time: give one row of inputs."
 
 
 @dataclass(eq=False)
@@ -50,6 +51,8 @@ class Reading:
             Each word with the places of its pieces, counted from the end of the prompt.
         row (`int`):
             Which row of the inputs it was.
+        tiles (`tuple[int, int]` or a sequence of them, *optional*):
+            Rows and columns of the tiles that its images were cut into. See [`word_maps`].
     """
 
     model: PreTrainedModel
@@ -59,6 +62,7 @@ class Reading:
     prompt_length: int
     words: list[tuple[str, list[int]]]
     row: int
+    tiles: Tiles | None = None
 
     def arguments(self, copies: int = 1, **changed: torch.Tensor) -> dict[str, Any]:
         """What the model is called with to read the sequence, `copies` times."""
@@ -103,6 +107,7 @@ def readings(
     inputs: Mapping[str, Any],
     outputs: ModelOutput | torch.Tensor | Sequence[str],
     family: Family | None = None,
+    tiles: Tiles | None = None,
 ) -> Iterator[Reading]:
     r"""
     What was generated, or texts of your own, one sequence after another.
@@ -117,6 +122,8 @@ def readings(
             written them.
         family ([`Family`], *optional*):
             As for [`record_attention`].
+        tiles (`tuple[int, int]` or a sequence of them, *optional*):
+            As for [`word_maps`].
     """
     family = family_of(model) if family is None else family
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -140,7 +147,15 @@ def readings(
         generated = generated[: last + 1]
         words = words_of(tokenizer, generated)
         ids = torch.cat([prompt, prompt.new_tensor([generated]).reshape(1, -1)], dim=1)
-        yield Reading(model, family, own, ids, prompt.shape[1], words, row)
+        yield Reading(model, family, own, ids, prompt.shape[1], words, row, _tiles_of_row(tiles, rows, row))
+
+
+def _tiles_of_row(tiles: Tiles | None, rows: int, row: int) -> Tiles | None:
+    if tiles is None or isinstance(tiles[0], int) or rows == 1:
+        return tiles
+    if len(tiles) != rows:
+        raise ValueError(SEVERAL_IMAGES)
+    return [tiles[row]]
 
 
 def number_of_rows(inputs: Mapping[str, Any]) -> int:
@@ -171,9 +186,7 @@ def row_of_inputs(
             places = {"image_grid_thw": slice(first, last), "pixel_values": slice(*(per_token * end for end in ends))}
         elif "image_sizes" in inputs:
             if len(inputs["image_sizes"]) != rows:
-                raise ValueError(
-                    "Prompts with several images each are explained one at a time: give one row of inputs."
-                )
+                raise ValueError(SEVERAL_IMAGES)
         elif inputs["pixel_values"].dim() == 4:
             per_image = int(tokens.sum()) // len(inputs["pixel_values"])
             places = {"pixel_values": slice(*(end // per_image for end in ends))}

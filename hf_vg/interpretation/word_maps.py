@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import ModelOutput
 
 from ..data.images import seen_box
-from .families import deal
+from .families import Tiles, deal
 from .recording import AttentionRecord
 
 
@@ -46,7 +46,7 @@ def word_maps(
     inputs: Mapping[str, Any],
     image: int = 0,
     grid: tuple[int, int] | None = None,
-    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+    tiles: Tiles | None = None,
     by_head: bool = False,
 ) -> list[list[tuple[str, torch.Tensor]]]:
     r"""
@@ -152,7 +152,7 @@ def layout_of(
     inputs: Mapping[str, Any],
     row: int,
     image: int = 0,
-    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+    tiles: Tiles | None = None,
 ) -> list[torch.Tensor]:
     """The grids of an image of a row: places among the row's image tokens, -1 where there is none."""
     return _image_of(layouts_of_rows(record, inputs, tiles), row, image)
@@ -161,7 +161,7 @@ def layout_of(
 def layouts_of_rows(
     record: AttentionRecord,
     inputs: Mapping[str, Any],
-    tiles: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
+    tiles: Tiles | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """For each row of the inputs, and each image of it, its grids."""
     # Beams, or sequences to sample, of one row lie side by side.

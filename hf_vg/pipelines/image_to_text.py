@@ -21,20 +21,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import BatchFeature, GenerationConfig
+from transformers import GenerationConfig
 from transformers.pipelines.base import Pipeline
 
 from ..data.images import TIMEOUT, open_image
-from ..interpretation.families import family_of, tiles_of
+from ..interpretation.deletion import deletion_summary, deletion_test
+from ..interpretation.families import family_of, tiles_of_images
+from ..interpretation.prompts import caption_inputs, is_asked
 from ..interpretation.recording import record_attention
 from ..interpretation.word_maps import word_maps
-
-
-QUESTION = "Describe this image."
-# What models without a chat template were trained to be asked for a caption.
-PROMPTS = {"florence2": "<CAPTION>", "kosmos-2": "An image of", "paligemma": "caption en"}
-# Models whose processors put the image into the prompt by themselves.
-PLACES_IMAGES = {"blip-2", "florence2", "instructblip", "kosmos-2"}
 
 
 class ImageToTextPipeline(Pipeline):
@@ -82,6 +77,7 @@ class ImageToTextPipeline(Pipeline):
         return_attention: bool | str | None = None,
         timeout: float | None = None,
         prompt: str | None = None,
+        test_deletion: bool | None = None,
         **generation_parameters: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         repeated = sorted(generation_parameters.keys() & (generate_kwargs or {}).keys())
@@ -98,6 +94,8 @@ class ImageToTextPipeline(Pipeline):
                 family_of(self.model)
         if prompt is not None:
             forward_parameters["prompt"] = prompt
+        if test_deletion is not None:
+            forward_parameters["test_deletion"] = test_deletion
         return {} if timeout is None else {"timeout": timeout}, forward_parameters, {}
 
     def __call__(self, images: Any, **kwargs: Any) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
@@ -110,6 +108,9 @@ class ImageToTextPipeline(Pipeline):
                 Passed to `generate`. Its keys may also be given directly, as in `max_new_tokens=20`, `num_beams=5`.
             return_attention (`bool` or `"heads"`, *optional*, defaults to `False`):
                 Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
+            test_deletion (`bool`, *optional*, defaults to `False`):
+                Whether to test each map that `return_attention` adds: see [`deletion_test`]. A caption of `n` words
+                takes `5 * (6 + n) + 1` more passes over the image, 81 for ten words.
             prompt (`str`, *optional*):
                 What the model is asked, by default to describe the image. It goes through the processor's chat
                 template if there is one, and the caption is only the answer. Captioners that take no question (BLIP,
@@ -128,6 +129,8 @@ class ImageToTextPipeline(Pipeline):
               winning beam. See [`word_maps`].
             - **head_attention** (`np.ndarray` of shape `(layers, heads, words, height, width)`) -- With
               `return_attention="heads"`: what `attention` is the mean of.
+            - **deletion** (`dict`) -- With `test_deletion=True`: what [`deletion_test`] returns for this caption. A
+              caption without words has none.
         """
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes, list)):
             # A column of a dataset decodes an image when it is asked for it, so it is not made a list of images.
@@ -152,10 +155,15 @@ class ImageToTextPipeline(Pipeline):
         prompt: str | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         return_attention: bool | str = False,
+        test_deletion: bool = False,
     ) -> dict[str, Any]:
+        if test_deletion and not return_attention:
+            raise ValueError("`test_deletion` tests the maps that `return_attention` adds. Set both.")
         is_batch = isinstance(model_inputs["image"], list)
         images = model_inputs["image"] if is_batch else [model_inputs["image"]]
-        inputs = self._inputs(images, prompt).to(self.device, self.dtype)
+        config = self.model.config
+        inputs = caption_inputs(config, self.processor, images, prompt, self.tokenizer, self.image_processor)
+        inputs = inputs.to(self.device, self.dtype)
         settings = self._prepare_generate_kwargs(generate_kwargs or {}, return_dict_in_generate=bool(return_attention))
         try:
             with record_attention(self.model) if return_attention else nullcontext() as record:
@@ -168,7 +176,7 @@ class ImageToTextPipeline(Pipeline):
             ) from error
         sequences = outputs if record is None else outputs.sequences
         start = 0
-        if self._is_asked() and "input_ids" in inputs:
+        if is_asked(config, self.processor) and "input_ids" in inputs:
             prompts = inputs["input_ids"].repeat_interleave(len(sequences) // len(images), dim=0)
             if torch.equal(sequences[:, : prompts.shape[1]], prompts):
                 start = prompts.shape[1]
@@ -177,52 +185,24 @@ class ImageToTextPipeline(Pipeline):
             for ids in sequences[:, start:].tolist()
         ]
         if record is not None:
-            is_internvl = self.model.config.model_type == "internvl"
-            tiles = [tiles_of(self.image_processor, image.size) for image in images] if is_internvl else None
+            tiles = tiles_of_images(config, self.image_processor, images)
             found = word_maps(
                 record, outputs, self.tokenizer, inputs, tiles=tiles, by_head=return_attention == "heads"
             )
             for caption, words in zip(records, found, strict=True):
                 caption |= _described(words)
+            if test_deletion and any(found):
+                maps = [[(word, m.mean(dim=(0, 1)) if m.dim() == 4 else m) for word, m in words] for words in found]
+                tested = deletion_test(self.model, self.tokenizer, inputs, outputs, maps, tiles=tiles)["words"]
+                for number, caption in enumerate(records):
+                    if words := [word for word in tested if word["sequence"] == number]:
+                        caption["deletion"] = deletion_summary(words)
         each = len(records) // len(images)
         by_image = [records[first : first + each] for first in range(0, len(records), each)]
         return {"records": by_image if is_batch else by_image[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> list[dict[str, Any]]:
         return model_outputs["records"]
-
-    def _is_asked(self) -> bool:
-        """Whether the model is asked about the image, rather than given the first words of a caption."""
-        return self.processor is not None and (
-            self.processor.chat_template is not None
-            or hasattr(self.processor, "image_token")
-            or self.model.config.model_type in PROMPTS
-        )
-
-    def _inputs(self, images: list[Image.Image], prompt: str | None) -> BatchFeature:
-        model_type = self.model.config.model_type
-        padded = {"padding": True, "return_tensors": "pt"}
-        if not self.model.config.is_encoder_decoder:
-            padded["padding_side"] = "left"
-        if self._is_asked() and self.processor.chat_template is not None:
-            text = {"type": "text", "text": prompt or QUESTION}
-            chats = [[{"role": "user", "content": [{"type": "image", "image": image}, text]}] for image in images]
-            return self.processor.apply_chat_template(
-                chats, add_generation_prompt=True, tokenize=True, return_dict=True, processor_kwargs=padded
-            )
-        if self._is_asked() and model_type not in PLACES_IMAGES:
-            prompt = prompt or PROMPTS.get(model_type, QUESTION)
-            token = self.processor.image_token
-            prompt = prompt if token in prompt else f"{token}{prompt}"
-        elif prompt is None:
-            prompt = PROMPTS.get(model_type)
-        if prompt is not None and self.processor is not None:
-            return self.processor(images=images, text=[prompt] * len(images), **padded)
-        inputs = self.image_processor(images=images, return_tensors="pt")
-        if prompt is not None:
-            tokens = self.tokenizer([prompt] * len(images), add_special_tokens=False, return_tensors="pt")
-            inputs["decoder_input_ids"] = tokens["input_ids"]
-        return inputs
 
 
 def _described(words: list[tuple[str, torch.Tensor]]) -> dict[str, Any]:

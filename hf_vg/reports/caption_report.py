@@ -13,6 +13,7 @@
 # limitations under the License.
 """One report of a captioner: its scores with confidence intervals, and its best and worst captions with maps."""
 
+import base64
 import html
 import json
 import re
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.files import atomic_write
-from ..interpretation.figures import plot_attention, plot_candidates
+from ..interpretation.figures import plot_attention, plot_candidates, plot_deletion
 from ..interpretation.html import explanation_html
 from .metrics import metric_name, metric_text
 
@@ -34,6 +35,7 @@ def write_report(
     metrics: Mapping[str, Mapping[str, float]],
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
     ranked_by: str = "cider_d",
+    deletion: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
     r"""
     Writes `report.json`, `report.md` with figures, and `report.html`, which shows maps at a touch.
@@ -50,6 +52,8 @@ def write_report(
             `references`, `score` and `id`.
         ranked_by (`str`, *optional*, defaults to `"cider_d"`):
             The metric that `score` is of.
+        deletion (`Mapping[str, Any]`, *optional*):
+            What [`deletion_summary`] returned for the maps. The report shows its curves.
 
     Returns:
         `dict[str, Path]`: The files by their kind.
@@ -71,6 +75,17 @@ def write_report(
     lines += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in facts_shown.items()]
     lines += ["", "| metric | value | 95% interval |", "| --- | ---: | --- |"]
     lines += [f"| {escape_markdown(name)} | {value} | {interval} |" for name, value, interval in table]
+    deletion_html = ""
+    if deletion is not None:
+        record["deletion"] = {name: deletion[name] for name in ("score", "score_center", "shares", "probability")}
+        plot_deletion({"what a word's map marks": deletion}, output_dir / "deletion.png")
+        question, answer = "Can the maps be believed?", _deletion_text(deletion)
+        lines += ["", f"## {question}", "", answer, "", "![Probability of words as more is hidden](deletion.png)"]
+        picture = base64.b64encode((output_dir / "deletion.png").read_bytes()).decode()
+        deletion_html = (
+            f"<h2>{question}</h2><p>{answer}</p><img style='max-width: 100%' "
+            f"alt='Probability of words as more is hidden' src='data:image/png;base64,{picture}'>"
+        )
     shown = []
     for heading, rows in examples.items():
         if not rows:
@@ -93,7 +108,7 @@ def write_report(
     facts_html = "; ".join(f"{html.escape(name)}: {html.escape(value)}" for name, value in facts_shown.items())
     before = (
         f"<p>{facts_html}</p><table><tr><th>metric</th><th class=number>value</th>"
-        f"<th class=number>95% interval</th></tr>{cells}</table><h2>Captions</h2>"
+        f"<th class=number>95% interval</th></tr>{cells}</table>{deletion_html}<h2>Captions</h2>"
     )
     files = {kind: output_dir / f"report.{kind}" for kind in ("json", "md", "html")}
     texts = {
@@ -112,6 +127,18 @@ def escape_markdown(text: str) -> str:
     text = " ".join(str(text).split())
     text = re.sub(r"([\\`*_{}\[\]<>|#&~$@]|(?<=www)\.|:(?=//)|^[-+=]|(?<=^\d)[.)])", r"\\\1", text)
     return text.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
+
+
+def _deletion_text(deletion: Mapping[str, Any]) -> str:
+    score, interval = _shown("deletion", deletion["score"])
+    center, center_interval = _shown("deletion_center", deletion["score_center"])
+    words, images = len(deletion["words"]), len({word["image"] for word in deletion["words"]})
+    return (
+        f"The part of the image that a word's map marks most is hidden, and the model reads its caption again. The "
+        f"probability of the word falls further than when as much is hidden at random: by {score} ({interval}). "
+        f"Against hiding the centre it is {center} ({center_interval}). These are means over {words:,} words of "
+        f"{images:,} images."
+    )
 
 
 def _shown(name: str, metric: Mapping[str, float]) -> tuple[str, str]:

@@ -225,6 +225,13 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
         default=None,
         metadata={"help": "Folder of Flickr30k Entities: judge where nouns look by its boxes. Scenes have their own."},
     )
+    num_deletion_images: int = field(
+        default=0,
+        metadata={
+            "help": "Test whether maps can be believed on this many images: hide what they mark, and measure how far "
+            "the probability of each word falls. About 80 more passes per image."
+        },
+    )
     output_dir: str | None = field(
         default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
     )

@@ -81,6 +81,25 @@ def test_every_family_tells_where_its_words_look(name, folders, images):
     assert len(sampled) == 3 and all(len(record["words"]) == len(record["attention"]) for record in sampled)
 
 
+@pytest.mark.parametrize("name", ["blip2", "git", "internvl", "llava", "qwen2_5_vl", "vit_gpt2"])
+def test_maps_are_tested_by_deletion(name, folders, images):
+    """Each caption has the curves that it has alone, also among several captions of several images."""
+    captioner = pipeline("image-to-text", model=folders(name), max_new_tokens=5)
+    decoding = {"num_beams": 2, "num_return_sequences": 2, "return_attention": "heads", "test_deletion": True}
+    found = captioner(images, batch_size=2, **decoding)
+    for image, captions in zip(images, found, strict=True):
+        alone = captioner(image, **decoding)
+        for caption, expected in zip(captions, alone, strict=True):
+            deletion = caption["deletion"]
+            assert [word["word"] for word in deletion["words"]] == caption["words"]
+            for name in ("map", "random", "center"):
+                curve = deletion["probability"][name]
+                assert len(curve) == len(deletion["shares"]) == 6
+                np.testing.assert_allclose(curve, expected["deletion"]["probability"][name], rtol=1e-2, atol=1e-4)
+    with pytest.raises(ValueError, match="Set both"):
+        captioner(images[0], test_deletion=True)
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit_gpt2", "llava"])
 def test_by_sdpa_as_by_eager_attention(name, implementation, folders, images):
@@ -132,11 +151,14 @@ def test_the_command_line_takes_any_model(name, folders, images, tmp_path, capsy
     captions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(captions) == 2 and all(record["caption"] for record in captions)
     page = tmp_path / "page.html"
-    assert main(["explain", *arguments, "--output", str(page)]) == 0
+    assert main(["explain", *arguments, "--output", str(page), "--deletion"]) == 0
     explained = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["words"] != [] for record in explained] == [True, True]
+    assert all({"value", "low", "high"} == set(record["deletion"]["score_center"]) for record in explained)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     assert [example["layers"] for example in data] == [2, 2] and [example["heads"] for example in data] == [4, 4]
+    for example in data:  # curves of all words together, and of each word: by its map, at random, from the centre
+        assert np.shape(example["deletion"]["curves"]) == (1 + len(example["words"]), 3, 6)
 
 
 def test_the_command_line_names_what_it_cannot_explain(folders, images, tmp_path, capsys, monkeypatch):

@@ -119,7 +119,7 @@ def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
         flags = ["--dataset", data, "--data_dir", flickr, "--split", "dev", "--entities_dir", flickr / "entities"]
     flags += ["--checkpoint", save_captioner(tmp_path / "captioner"), "--num_examples", 1, "--num_samples", 20]
     if data == "scenes":
-        flags += ["--length_penalty", 0]
+        flags += ["--length_penalty", 0, "--num_deletion_images", 3]
     run_recipe(monkeypatch, tmp_path, *flags)
     record = json.loads((tmp_path / "captioner" / "report" / "report.json").read_text())
     assert record["images"] == (6 if data == "scenes" else 2)
@@ -127,7 +127,16 @@ def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
     assert {"bleu4", "cider_d", "vocabulary"} < record["metrics"].keys()
     assert len(record["examples"]["Best"]) == len(record["examples"]["Worst"]) == 1
     assert "| BLEU-4 |" in capsys.readouterr().out
-    if data == "flickr8k":
+    report = (tmp_path / "captioner" / "report" / "report.md").read_text()
+    page = (tmp_path / "captioner" / "report" / "report.html").read_text()
+    if data == "scenes":
+        assert record["deletion"]["score"] == record["metrics"]["deletion"]
+        assert len(record["deletion"]["probability"]["center"]) == 6
+        assert "![Probability of words as more is hidden](deletion.png)" in report and "of 3 images." in report
+        examples = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+        assert "data:image/png;base64," in page and len(examples) == 2 and all("deletion" in e for e in examples)
+    else:
+        assert "deletion" not in record["metrics"] and "deletion.png" not in report
         assert record["metrics"]["words"]["value"] > 0
         assert record["examples"]["Best"][0]["id"] in ("1_photo.jpg", "2_photo.jpg")
         # Of 4 x 4 cells, 3 x 3 have their centre in the box.
