@@ -14,10 +14,10 @@ export DATA WEIGHTS OUTPUT SEEDS PROCESSES
 ARGS ?=
 # Whether `make docs` runs the notebooks: those that have changed (cache), all (force), or none (off)
 NOTEBOOKS ?= cache
-.PHONY: help setup demo app space results paper test test-all test-oldest soak check format bench docs wheel clean
+.PHONY: help setup demo app space results paper checkpoints test test-all test-oldest soak check format bench docs wheel clean
 
 help:  ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: $(VENV)/.installed  ## Install the package and all its tools into .venv
 
@@ -52,6 +52,9 @@ results: setup  ## Measure a system of RESULTS.md again; recipes/reproduce.sh sa
 paper: setup  ## Train an experiment of the papers at its own settings: NAME=... of docs/papers.md
 	@test -f recipes/configs/paper/$(NAME).yaml || { echo "NAME must be one of these, see docs/papers.md:"; ls recipes/configs/paper | sed 's/\.yaml$$//'; exit 2; }
 	$(BIN)/accelerate launch --quiet recipes/$$(sed -n 's/^# recipe: //p' recipes/configs/paper/$(NAME).yaml).py --config recipes/configs/paper/$(NAME).yaml $(ARGS)
+
+checkpoints: setup  ## Train the example checkpoints that come with the package again, and pack them (about an hour)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python recipes/make_checkpoints.py
 
 test: setup  ## Run the tests
 	$(TEST) -m "not slow"

@@ -20,6 +20,7 @@ Visually grounded language for Hugging Face transformers.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import examples
 from .auto import register
 from .interpretation import plot_attention, record_attention, save_html, word_maps
 from .models.grounded_visual_bert import (
@@ -107,6 +108,7 @@ __all__ = [
     "caption_is_true",
     "caption_metrics",
     "evaluate_sentences",
+    "examples",
     "load_captions",
     "load_scenes",
     "plot_attention",

@@ -45,6 +45,8 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_MAPPING
 
+from .examples import CHECKPOINTS, checkpoint
+
 
 HUB_TIMEOUT = 10  # seconds
 MAX_IMAGE_SIDE = 4096  # pixels that a processor may ask for
@@ -76,20 +78,26 @@ _MEANINGS = {
 }
 
 
+def local_folder(name_or_path: str | PathLike) -> Path:
+    """The folder of a checkpoint: your own, or that of an example checkpoint if you have none of this name."""
+    folder = Path(name_or_path).expanduser()
+    return Path(checkpoint(str(name_or_path))) if str(name_or_path) in CHECKPOINTS and not folder.exists() else folder
+
+
 def find_checkpoint(name_or_path: str | PathLike) -> str:
     r"""
-    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, or a model in the
-    cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
+    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, an example
+    checkpoint, or a model in the cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
 
     Args:
         name_or_path (`str` or `PathLike`):
-            The folder, or `user/name` on the Hub.
+            The folder, one of `hf_vg.examples.CHECKPOINTS`, or `user/name` on the Hub.
 
     Returns:
         `str`: What `from_pretrained` takes.
     """
     name = str(name_or_path)
-    path = Path(name).expanduser()
+    path = local_folder(name)
     if path.is_dir():
         if (path / "config.json").is_file():
             return str(path)
@@ -218,7 +226,7 @@ def load_checkpoint(
     load_config(name_or_path, task, trust_remote_code)
     if model_class is None:
         model_class = AutoModelForImageTextToText if task == "captions" else AutoModel
-    folder = Path(name_or_path).expanduser()
+    folder = local_folder(name_or_path)
     # transformers reads these only if there is nothing else.
     for file in [] if any(folder.glob("*.safetensors")) else folder.glob("pytorch_model*.bin"):
         check_archive(file)
@@ -272,7 +280,7 @@ def load_part(auto_class: Any, name_or_path: str | PathLike, trust_remote_code: 
         kwargs:
             Passed to `from_pretrained`.
     """
-    folder = Path(name_or_path).expanduser()
+    folder = local_folder(name_or_path)
     name = str(folder) if folder.is_dir() else str(name_or_path)
     try:
         part = auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **kwargs)

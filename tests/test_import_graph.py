@@ -28,9 +28,10 @@ from tests.common import ROOT
 # What each room may import. `models` stand alone; a published checkpoint runs without the rest.
 STREAM = {
     "_compat": set(),
+    "examples": set(),
     "resampling": set(),
     "models": set(),
-    "loading": {"models"},
+    "loading": {"examples", "models"},
     "data": {"loading", "models", "_compat"},
     "errors": {"data", "loading"},
     "interpretation": {"data", "loading", "models", "resampling"},
@@ -38,15 +39,15 @@ STREAM = {
     "pipelines": {"data", "interpretation", "loading", "models", "_compat"},
     "auto": {"_compat", "models", "pipelines"},
     "reports": {"data", "evaluation", "interpretation", "loading", "models", "pipelines"},
-    "hf_vg": {"auto", "data", "evaluation", "interpretation", "models", "pipelines"},  # the package itself
+    "hf_vg": {"auto", "data", "evaluation", "examples", "interpretation", "models", "pipelines"},  # the package itself
     "hub": {"data", "errors", "hf_vg", "loading", "models", "reports"},
     "training": {
         *("data", "errors", "evaluation", "hf_vg", "hub", "interpretation", "loading", "models"),
         *("pipelines", "reports"),
     },
     "app": {
-        *("data", "evaluation", "hf_vg", "hub", "interpretation", "loading", "models", "pipelines", "reports"),
-        "training",
+        *("data", "evaluation", "examples", "hf_vg", "hub", "interpretation", "loading", "models"),
+        *("pipelines", "reports", "training"),
     },
 }
 STREAM["cli"] = STREAM["app"] | {"app", "errors"}

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from transformers.utils import logging
 
+from ..examples import CHECKPOINTS
 from .checkpoints import Checkpoints, find_checkpoints, is_loopback
 from .demo import Demo
 
@@ -197,8 +198,8 @@ def launch(
 
     Args:
         models (`Sequence[str]`, *optional*):
-            Checkpoints to offer. By default those in `outputs` and `checkpoints`, newest first; on this machine alone,
-            these follow the given ones.
+            Checkpoints to offer. By default those in `outputs` and `checkpoints`, newest first, and then the example
+            checkpoints; on this machine alone, these follow the given ones.
         images_dir (`str`, *optional*), detector (`str`, *optional*):
             As for [`Demo`].
         host (`str`, *optional*), port (`int`, *optional*), share (`bool`, *optional*):
@@ -221,7 +222,7 @@ def launch(
         any_model = is_loopback(host) and not share
     names = [*(models or [])]
     if any_model or not names:
-        names += find_checkpoints()
+        names += [*find_checkpoints(), *CHECKPOINTS]
     demo = Demo(Checkpoints(names, any_model, trust_remote_code), images_dir, detector, concurrency, time_limit)
     blocks = build(demo, cache_age).queue(
         api_open=False,  # a direct request would pass by the queue and its limits

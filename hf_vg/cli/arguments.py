@@ -22,8 +22,16 @@ from typing import Any
 
 from transformers import Pipeline
 
+from ..examples import scenes
 from ..pipelines import load_detector
-from .output import UsageError
+from .output import UsageError, note
+
+
+def use_example_model(args: argparse.Namespace, name: str) -> None:
+    """Takes an example checkpoint if there is no `--model`, and says so."""
+    if args.model is None:
+        args.model = name
+        note(args, f"there is no --model: {name} is used, an example that knows only scenes of coloured shapes.")
 
 
 def add_generation(command: argparse.ArgumentParser) -> None:
@@ -81,7 +89,8 @@ def read_json(path: str) -> Any:
 def read_boxes(args: argparse.Namespace) -> Callable[[str], Any]:
     """The function that gives the boxes of an image by its path. The file of `--boxes` is read once."""
     if args.boxes is None:
-        return lambda path: None
+        known = {row["image"]: [obj["box"] for obj in row["objects"]] for row in scenes()} if args.examples else {}
+        return known.get if args.detector is None else lambda path: None
     boxes = read_json(args.boxes)
     if not isinstance(boxes, dict | list):
         raise UsageError(f"{args.boxes} must hold a list of boxes, or an object of such lists by image.")

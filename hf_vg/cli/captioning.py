@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..pipelines import caption_settings, load_captioner
-from .arguments import add_generation, positive
+from .arguments import add_generation, positive, use_example_model
 from .inputs import ImageInputs
 from .output import say
 
 
 SUMMARY = "Write captions of images, by any captioner or model that chats about images"
 EXAMPLES = """\
+  hf-vg caption --examples
   hf-vg caption dog.jpg cat.jpg --model outputs/show_attend_tell_scenes
   hf-vg caption 'photos/**/*.jpg' --model outputs/show_attend_tell_scenes --num_captions 3 --json
   hf-vg caption photos/ --model Qwen/Qwen2.5-VL-3B-Instruct --prompt "What is in the foreground?\""""
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if not paths:
         return
+    use_example_model(args, "show_attend_tell")
     captioner = load_captioner(args.model, args.trust_remote_code)
     settings = caption_settings(captioner, args.num_captions, args.num_beams, args.prompt)
 

@@ -30,13 +30,14 @@ from ..interpretation import (
 )
 from ..loading import load_config
 from ..pipelines import caption_settings, load_captioner, load_sentence_encoder
-from .arguments import add_generation, add_regions, detector_of, read_boxes
+from .arguments import add_generation, add_regions, detector_of, read_boxes, use_example_model
 from .inputs import ImageInputs
 from .output import UsageError, check_output, note, say
 
 
 SUMMARY = "Make an HTML file that shows where words look, or which captions were considered"
 EXAMPLES = """\
+  hf-vg explain --examples
   hf-vg explain photos/ --model outputs/show_attend_tell_scenes --output looks.html
   hf-vg explain photos/ --model Qwen/Qwen2.5-VL-3B-Instruct --prompt "What is the dog doing?"
   hf-vg explain photos/ --model outputs/show_attend_tell_scenes --deletion
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if args.images and not paths:
         return
+    reads = "grounded_visual_bert" if paths else "self_attn_grounded_encoder"
+    use_example_model(args, reads if args.text else "show_attend_tell")
     config = load_config(args.model, trust_remote_code=args.trust_remote_code)
     architecture = next(iter(config.architectures or []), "")
     has_maps = config.model_type not in ("self_attn_grounded_encoder", "grounded_visual_bert", "vse_scnlm")

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from ..data.files import atomic_write
 from ..interpretation import draw_regions, find_regions, ground_phrase, load_region_model
-from .arguments import add_regions, detector_of, positive, read_boxes
+from .arguments import add_regions, detector_of, positive, read_boxes, use_example_model
 from .inputs import ImageInputs
 from .output import UsageError, check_folder, note, say
 
 
 SUMMARY = "Find the region of an image that a phrase names, and draw it"
 EXAMPLES = """\
+  hf-vg ground --examples --text "a red circle"
   hf-vg ground dog.jpg --model outputs/vgp_rollout_scenes --text "a red ball"
   hf-vg ground dog.jpg --model outputs/vgp_rollout_scenes --text "a red ball" --detector facebook/detr-resnet-50
   hf-vg ground dog.jpg --model outputs/vgp_rollout_scenes --text "a dog with a red ball" \\
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if not paths:
         return
+    use_example_model(args, "grounded_visual_bert")
     boxes_of = read_boxes(args)
     model, processor = load_region_model(args.model, args.trust_remote_code)
     detector = detector_of(args)

@@ -24,7 +24,8 @@ import transformers
 from huggingface_hub.utils import disable_progress_bars
 
 from .. import __version__
-from . import captioning, evaluate, explain, ground, search, web
+from ..examples import scenes
+from . import captioning, evaluate, explain, ground, search, shipped, web
 from .inputs import ImageInputs
 from .output import UsageError, first_line
 
@@ -38,6 +39,7 @@ Exit codes: 0 all went well, 1 some inputs failed (each is named), 2 the command
 
 EXAMPLES = """\
 examples:
+  hf-vg caption --examples
   hf-vg caption photos/ --model outputs/show_attend_tell_scenes
   hf-vg explain dog.jpg --model outputs/show_attend_tell_scenes --output dog.html
   hf-vg search photos/ --model outputs/vse_scenes --query "a dog runs through the grass"
@@ -48,7 +50,7 @@ examples:
 
 `hf-vg COMMAND --help` tells more about each."""
 
-# Each module has a summary, examples, `add_arguments` and `run`. The images that it takes, as argparse counts them.
+# Each module has a summary, examples, `add_arguments` and `run`. "+" takes images, and "*" may do without.
 COMMANDS = {
     "caption": (captioning, "+"),
     "explain": (explain, "*"),
@@ -56,6 +58,7 @@ COMMANDS = {
     "ground": (ground, "+"),
     "evaluate": (evaluate, None),
     "app": (web, None),
+    "examples": (shipped, None),
 }
 
 
@@ -82,10 +85,17 @@ def parser() -> argparse.ArgumentParser:
         )
         command.set_defaults(run=module.run)
         if images is not None:
-            command.add_argument("images", nargs=images, metavar="IMAGE", help="file, folder, pattern or address")
-            command.add_argument("--model", required=True, help="folder of a checkpoint, or a model on the Hub")
+            given = command.add_mutually_exclusive_group(required=images == "+")
+            given.add_argument(
+                "images", nargs="*", default=[], metavar="IMAGE", help="file, folder, pattern or address"
+            )
+            given.add_argument("--examples", action="store_true", help="take the example scenes that come with hf_vg")
+            command.add_argument(
+                "--model",
+                help="folder of a checkpoint, model on the Hub, or example that `hf-vg examples` lists (an example)",
+            )
         module.add_arguments(command)
-        if name != "evaluate":
+        if name not in ("evaluate", "examples"):
             command.add_argument("--trust_remote_code", action="store_true", help="run code that a checkpoint brings")
         if name != "app":
             command.add_argument("--json", action="store_true", help="write JSON lines")
@@ -108,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that is not UTF-8 is no error
     args = parser().parse_args(argv)
+    if getattr(args, "examples", False):
+        args.images = [row["image"] for row in scenes()]
     inputs = ImageInputs(args.quiet)
     try:
         if not args.debug:

@@ -19,13 +19,14 @@ import torch
 
 from ..data.images import open_image
 from ..pipelines import QdrantVectors, VectorStore, faiss_nearest, load_space, store_folder
-from .arguments import positive
+from .arguments import positive, use_example_model
 from .inputs import ImageInputs
 from .output import UsageError, say
 
 
 SUMMARY = "Find images by a sentence, by an image, or by sums of them"
 EXAMPLES = """\
+  hf-vg search --examples --query "a red circle" --minus red --plus blue
   hf-vg search photos/ --model openai/clip-vit-base-patch32 --query "a dog on a beach"
   hf-vg search photos/ --model outputs/vse_scenes --image car.jpg --minus blue --plus red --top 3"""
 
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     paths = inputs.paths(args.images)
     if not paths:
         return
+    use_example_model(args, "vse_scnlm")
     image = None if args.image is None else open_image(args.image)
     space = load_space(args.model, args.trust_remote_code)
     query = space.text(args.query) if image is None else space.image(image)

@@ -24,11 +24,15 @@ SUMMARY = "Open the web demo"
 EXAMPLES = """\
   hf-vg app
   hf-vg app --model outputs/show_attend_tell_scenes --images photos/ --port 8000
-  hf-vg app --model outputs/show_attend_tell_scenes --host 0.0.0.0"""
+  hf-vg app --model outputs/show_attend_tell_scenes --model vse_scnlm --host 0.0.0.0"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", action="append", help="a checkpoint to offer; may be given several times")
+    command.add_argument(
+        "--model",
+        action="append",
+        help="a checkpoint to offer, also an example by its name; may be given several times",
+    )
     command.add_argument("--images", help="folder of images to pick from and to search; scenes by default")
     command.add_argument("--detector", help="an object-detection model that finds the regions of images")
     command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")

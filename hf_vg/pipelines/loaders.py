@@ -13,7 +13,6 @@
 # limitations under the License.
 """Loads what a task needs from a checkpoint: for the command line, the app and the recipes."""
 
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download
@@ -37,6 +36,7 @@ from ..loading import (
     load_checkpoint,
     load_config,
     load_part,
+    local_folder,
 )
 from ..models.self_attn_grounded_encoder import SelfAttnGroundedEncoderConfig
 from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
@@ -124,7 +124,7 @@ def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingS
 
 def _is_sentence_transformer(name_or_path: str, trust_remote_code: bool) -> bool:
     """Whether the modules of a checkpoint are to be put together by sentence-transformers, and not by transformers."""
-    folder = Path(name_or_path).expanduser()
+    folder = local_folder(name_or_path)
     if folder.is_dir():
         if not (folder / "modules.json").is_file():
             return False

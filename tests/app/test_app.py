@@ -31,6 +31,7 @@ from PIL import Image
 from transformers import pipeline
 
 from hf_vg.data import load_scenes
+from hf_vg.examples import CHECKPOINTS
 from hf_vg.interpretation import save_html
 from hf_vg.pipelines import load_captioner
 from tests.checkpoints import (
@@ -258,13 +259,13 @@ def test_newest_checkpoints_come_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "host, share, given, is_open, offered",
     [
-        ("127.0.0.1", False, None, True, ["mine", "found"]),
-        ("::1", False, None, True, ["mine", "found"]),
-        ("localhost", False, None, True, ["mine", "found"]),
+        ("127.0.0.1", False, None, True, ["mine", "found", *CHECKPOINTS]),
+        ("::1", False, None, True, ["mine", "found", *CHECKPOINTS]),
+        ("localhost", False, None, True, ["mine", "found", *CHECKPOINTS]),
         ("0.0.0.0", False, None, False, ["mine"]),
         ("192.168.1.2", False, None, False, ["mine"]),
         ("127.0.0.1", True, None, False, ["mine"]),
-        ("0.0.0.0", False, True, True, ["mine", "found"]),
+        ("0.0.0.0", False, True, True, ["mine", "found", *CHECKPOINTS]),
         ("127.0.0.1", False, False, False, ["mine"]),
     ],
 )

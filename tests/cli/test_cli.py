@@ -85,7 +85,7 @@ def run_json(capsys, *arguments) -> list[dict]:
 
 def test_every_command_has_examples():
     commands = parser()._subparsers._group_actions[0].choices
-    assert set(commands) == {"caption", "explain", "search", "ground", "evaluate", "app"}
+    assert set(commands) == {"caption", "explain", "search", "ground", "evaluate", "app", "examples"}
     for command in commands.values():
         examples = re.findall(r"^  hf-vg .*(?:\n {6}.*)*", command.epilog, flags=re.M)
         assert len(examples) >= 2
@@ -98,7 +98,7 @@ def test_every_command_has_examples():
     [
         [],
         ["describe", "a.jpg"],
-        ["caption", "a.jpg"],
+        ["caption", "a.jpg", "--examples"],
         ["caption", "a.jpg", "--model", "m", "--num_beams", "0"],
         ["caption", "--model", "m"],
         ["evaluate", "captions.jsonl"],
