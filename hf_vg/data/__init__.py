@@ -11,13 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Datasets for every task, each with one schema."""
+"""Loaders, collators and samplers: from the files you have to the batches that a model takes."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 
-if TYPE_CHECKING:  # the same names once more, for type checkers and editors
+if TYPE_CHECKING:  # repeated for type checkers and editors
     from .arguments import CaptionDataArguments as CaptionDataArguments
     from .arguments import CaptionerDataArguments as CaptionerDataArguments
     from .caption_pairs import CaptionPairCollator as CaptionPairCollator
@@ -153,7 +153,7 @@ _MODULES = {
 __all__ = sorted(_MODULES)
 
 
-# `datasets` takes a second to import: only who asks for a name pays for it.
+# Importing `datasets` takes a second, so each name is imported on first use.
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Where images with captions come from, as recipes ask for it."""
+"""Command-line arguments of the recipes that choose the caption data."""
 
 from dataclasses import dataclass, field
 
@@ -20,73 +20,97 @@ from .formats import check_dataset_name, detect_format
 
 @dataclass
 class CaptionDataArguments:
-    """Images with captions, and what is made of the images."""
+    """
+    Arguments that choose the images and captions, and how the images are prepared. Each field's help text explains it:
+    run a recipe with `--help` to see them all.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import CaptionDataArguments
+
+    >>> args = CaptionDataArguments(num_train_images=100)
+    >>> args.dataset, args.image_size
+    ('scenes', 64)
+    ```
+    """
 
     dataset: str | None = field(
         default=None,
         metadata={
-            "help": "`table`, `flickr8k`, `flickr30k`, `flickr30k_entities`, `karpathy`, `coco` or `webdataset` in "
-            "`data_dir`, by default what is found there; `scenes`, the micro-world that is made on the spot, by "
-            "default if there is no `data_dir`; or a dataset of the Hub, user/name. See `hf_vg.data.load_captions`."
+            "help": "Format of the files in `data_dir`: `table`, `flickr8k`, `flickr30k`, `flickr30k_entities`, "
+            "`karpathy`, `coco` or `webdataset`; detected if omitted. Or a dataset on the Hub (user/name). Or "
+            "`scenes`, the synthetic dataset, which is the default without `data_dir`. See "
+            "`hf_vg.data.load_captions`."
         },
     )
     data_dir: str | None = field(default=None, metadata={"help": "The folder or file with the captions."})
-    images_dir: str | None = field(default=None, metadata={"help": "Where its images are, if not in the usual place."})
-    strict: bool = field(default=False, metadata={"help": "Make each row or image that would be skipped an error."})
-    check_images: bool = field(default=False, metadata={"help": "Decode all images first, and skip the broken ones."})
+    images_dir: str | None = field(
+        default=None, metadata={"help": "The folder with the images, if they are not in the usual place."}
+    )
+    strict: bool = field(
+        default=False, metadata={"help": "Raise an error for a bad row or image instead of skipping it."}
+    )
+    check_images: bool = field(
+        default=False, metadata={"help": "Decode all images before training and skip the broken ones."}
+    )
     num_train_images: int | None = field(
-        default=None, metadata={"help": "Images to train on: the first, or as many scenes. All, or 4,000 scenes."}
+        default=None,
+        metadata={
+            "help": "Number of training images: the first ones of the split, or this many scenes. Defaults to all "
+            "images, or 4,000 scenes."
+        },
     )
     train_share: float | None = field(
         default=None,
         metadata={
-            "help": "Train on this share of these images, drawn at random: the same ones whatever the seed, and those "
-            "of any smaller share among them."
+            "help": "Train on this random share of the images, between 0 and 1. The choice does not depend on the "
+            "seed, and a larger share contains every smaller one."
         },
     )
     num_eval_images: int | None = field(
-        default=None, metadata={"help": "Images to validate on, and again to test on. All, or 500 scenes."}
+        default=None,
+        metadata={
+            "help": "Number of images in the validation split, and in the test split. Defaults to all images, or 500 "
+            "scenes."
+        },
     )
     image_size: int | None = field(
         default=None,
         metadata={
-            "help": "Width and height of the images given to a model without `backbone`. Defaults to 224, and to 64 "
-            "for scenes."
+            "help": "Width and height of the images for a model without `backbone`. Defaults to 224, or 64 for scenes."
         },
     )
     squeeze_images: int | None = field(
         default=None,
-        metadata={
-            "help": "Squeeze all of an image into a square of so many pixels, where otherwise its middle is cut out."
-        },
+        metadata={"help": "Resize the whole image to a square of this many pixels. By default the center is cropped."},
     )
     backbone: str | None = field(
         default=None,
-        metadata={
-            "help": "Pretrained network to see images with, and its image processor: a folder, or a model of the Hub."
-        },
+        metadata={"help": "Pretrained vision backbone with its image processor: a folder or a model on the Hub."},
     )
     backbone_stage: str | None = field(
         default=None,
         metadata={
-            "help": "Stage of the backbone to take features from, such as stage4, or fc7 of a VGG with its "
-            "classifier. By default that of its config, usually the last."
+            "help": "Backbone stage to take features from, such as stage4, or fc7 for a VGG with its classifier. "
+            "Defaults to the stage in the backbone's config, usually the last."
         },
     )
     features: str | None = field(
         default=None,
-        metadata={"help": "Folder of the feature cache: what is not in it is computed, and read from it ever after."},
+        metadata={"help": "Folder of the feature cache. Missing features are computed once and then read from it."},
     )
     features_dtype: str = field(
         default="float32",
         metadata={
-            "help": "Precision that `features` are computed in. bfloat16 is faster on processors that multiply it "
-            "(avx512_bf16, amx_bf16, most GPUs), and several times slower on others.",
+            "help": "Precision in which `features` are computed. bfloat16 is faster on hardware that supports it "
+            "(avx512_bf16, amx_bf16, most GPUs) and several times slower elsewhere.",
             "choices": ["float32", "bfloat16"],
         },
     )
     trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
+        default=False,
+        metadata={"help": "Run the code that comes with a checkpoint. Use it only if you trust the author."},
     )
 
     def __post_init__(self) -> None:
@@ -95,7 +119,7 @@ class CaptionDataArguments:
         if self.data_dir is None:
             self.dataset = self.dataset or "scenes"
         elif self.dataset in (None, "scenes"):
-            # A config for scenes and the folder of one's photos: photos are meant.
+            # A config for scenes with a data_dir on the command line: the user wants the photos in data_dir.
             try:
                 found = detect_format(self.data_dir)
             except OSError as error:
@@ -107,32 +131,32 @@ class CaptionDataArguments:
 
 @dataclass
 class CaptionerDataArguments(CaptionDataArguments):
-    """Captions that a captioner is trained on, loaded or streamed."""
+    """Adds the arguments of a captioner's training data: caption length, mirrored images and streaming."""
 
     max_caption_words: int | None = field(
-        default=None, metadata={"help": "Captions of more words are not trained on. All are by default."}
+        default=None, metadata={"help": "Leave out training captions with more words. By default all are used."}
     )
     mirror_images: bool = field(
         default=False,
         metadata={
-            "help": "Train on each image, or on its mirror image, as a coin decides in every batch. Captions stay as "
-            "they are, be it that they say left or right."
+            "help": "Flip training images left to right at random; also works with cached features. Captions are not "
+            "changed, even if they say left or right."
         },
     )
     streaming: bool = field(
         default=False,
         metadata={
-            "help": "Read the training data as it is trained on, for data bigger than memory or disk: `dataset` is "
-            "`webdataset` or `parquet`, and `data_dir` a pattern of its files; or a dataset of the Hub. Needs "
-            "`max_steps`."
+            "help": "Stream the training data, for data larger than memory or disk. Set `dataset` to `webdataset` or "
+            "`parquet` and `data_dir` to a file pattern, or set `dataset` to a dataset on the Hub. Needs `max_steps`."
         },
     )
     eval_data_dir: str | None = field(
-        default=None, metadata={"help": "Pattern of the files to validate and test on, when streaming."}
+        default=None, metadata={"help": "File pattern of the validation and test data. Used with `streaming`."}
     )
     shuffle_buffer: int = field(
-        default=1000, metadata={"help": "Rows in memory to draw from, when streaming. Files are shuffled as well."}
+        default=1000,
+        metadata={"help": "Number of rows in the shuffle buffer. Used with `streaming`; files are shuffled as well."},
     )
     vocabulary_rows: int = field(
-        default=100_000, metadata={"help": "Rows whose words make the vocabulary, when streaming."}
+        default=100_000, metadata={"help": "Number of rows to build the vocabulary from. Used with `streaming`."}
     )

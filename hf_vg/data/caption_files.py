@@ -11,9 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The files that captions come in: each reader gives the images that they mention, and where they do.
+"""Readers of caption files. Each reader returns the images that a file mentions, with file and line.
 
-What is wrong with a file is reported by file and line, see [`LoadingReport`]. No image is opened.
+Problems are reported with file and line, see [`LoadingReport`]. No image is opened.
 """
 
 import os
@@ -41,7 +41,7 @@ from .tables import (
 )
 
 
-# Lower case: folders are compared without regard to theirs.
+# Lower case, because folder names are compared in lower case.
 IMAGE_FOLDERS = ("images", "flicker8k_dataset", "flickr8k_dataset", "flickr30k-images", "flickr30k_images", "photos")
 FLICKR_SPLIT_FILES = {
     "train": ("flickr_8k.trainimages.txt", "train.txt"),
@@ -51,31 +51,31 @@ FLICKR_SPLIT_FILES = {
 
 
 class EmbeddedImage(NamedTuple):
-    """An image within a Parquet file."""
+    """An image stored inside a Parquet file."""
 
-    images: Dataset  # all of the file
+    images: Dataset  # all images of the file
     row: int
 
 
 @dataclass(slots=True)
 class CaptionedImage:
-    """An image that a file mentions, and where it does."""
+    """An image that a caption file mentions, with the place in the file."""
 
     image_id: str
-    root: str  # the folder that it must lie in
+    root: str  # the folder that must contain the image
     path: str | EmbeddedImage
     split: str
     file: Path
     line: int | None
-    entry: str = ""  # the place in a file without lines
+    entry: str = ""  # the place in a JSON file, such as "images[3]: "
     captions: list[str] = field(default_factory=list)
 
 
 def read_flickr(data_dir: Path, images_dir: str | PathLike | None, report: LoadingReport) -> Iterable[CaptionedImage]:
     """
-    Flickr8k or Flickr30k in their own files: `*.token.txt` or `*.token` with lines `IMAGE#NUMBER<tab>CAPTION`, and
-    lists of images for the splits (`Flickr_8k.trainImages.txt`, ... or `train.txt`, `val.txt`, `test.txt`). Without
-    lists, all is training data. With some, an image that no list names is left out.
+    Reads Flickr8k or Flickr30k in their published files: `*.token.txt` or `*.token` with lines
+    `IMAGE#NUMBER<tab>CAPTION`, and one list of images per split (`Flickr_8k.trainImages.txt`, ... or `train.txt`,
+    `val.txt`, `test.txt`). Without lists, everything is training data. With lists, unlisted images are left out.
     """
     names = {path.name.lower(): path for path in sorted(_folder(data_dir).iterdir()) if path.is_file()}
     token_files = [path for name, path in names.items() if ".token" in name and "lemma" not in name]
@@ -92,7 +92,7 @@ def read_flickr(data_dir: Path, images_dir: str | PathLike | None, report: Loadi
         if not (tab and hash_sign and name):
             report.skip(token_file, line, f"expected IMAGE#NUMBER<tab>CAPTION, found {text[:80]!r}")
         elif (name, number) in numbers_seen:
-            report.skip(token_file, line, f"{name}#{number} is there twice; the first is kept")
+            report.skip(token_file, line, f"{name}#{number} appears twice; the first is kept")
         else:
             numbers_seen.add((name, number))
             image = images.setdefault(
@@ -120,12 +120,12 @@ def _split_by_lists(
             name = text.strip()
             if not name:
                 continue
-            if name not in images and f"{name}.jpg" in images:  # Flickr30k's lists leave the extension out
+            if name not in images and f"{name}.jpg" in images:  # Flickr30k's lists omit the extension
                 name += ".jpg"
             if name not in images:
                 report.skip(file, line, f"{name} has no captions")
             elif name in listed:
-                report.skip(file, line, f"{name} is listed before, for {listed[name].split}; the first is kept")
+                report.skip(file, line, f"{name} is already listed for {listed[name].split}; the first is kept")
             else:
                 listed[name] = images[name]
                 listed[name].split = split
@@ -138,9 +138,9 @@ def read_karpathy(
     data_dir: Path, images_dir: str | PathLike | None, report: LoadingReport
 ) -> Iterable[CaptionedImage]:
     """
-    Karpathy's `dataset_flickr8k.json`, `dataset_flickr30k.json` or `dataset_coco.json`, or a folder that has one of
-    them. COCO's images are in `train2014` and `val2014`. COCO's `restval`, which many add to the training data and the
-    first papers did not, stays a split of its own.
+    Reads Karpathy's `dataset_flickr8k.json`, `dataset_flickr30k.json` or `dataset_coco.json`, or a folder with one of
+    them. COCO's images are in `train2014` and `val2014`. COCO's `restval` stays a separate split: many papers add it
+    to the training data, the first ones did not.
     """
     file = data_dir
     if file.is_dir():
@@ -152,11 +152,11 @@ def read_karpathy(
         texts = [row.get("filename"), row.get("split"), row.get("filepath", "")]
         sentences = row.get("sentences")
         if not all(isinstance(text, str) for text in texts) or not texts[0] or not isinstance(sentences, list):
-            report.skip(file, None, f"{place}: expected the texts filename and split and a list sentences")
+            report.skip(file, None, f"{place}: expected strings 'filename' and 'split' and a list 'sentences'")
             continue
         name = os.path.join(texts[2], texts[0])
         if name in images:
-            report.skip(file, None, f"{place}: {name} is there twice; the first is kept")
+            report.skip(file, None, f"{place}: {name} appears twice; the first is kept")
             continue
         path = os.path.join(folder, name)
         if not os.path.isfile(path) and os.path.isfile(os.path.join(folder, texts[0])):
@@ -170,9 +170,9 @@ def read_karpathy(
 
 def read_coco(data_dir: Path, images_dir: str | PathLike | None, report: LoadingReport) -> Iterable[CaptionedImage]:
     """
-    COCO's `captions_train2014.json`, `captions_val2014.json` and the like, in a folder or in its folder `annotations`,
-    or one file. Each is the split it is named after. A file whose name does not tell its split is training data.
-    Images are in `images` or in `train2014`, `val2014`, ...
+    Reads COCO captions: `captions_train2014.json`, `captions_val2014.json` and similar files, in a folder or its
+    subfolder `annotations`, or a single file. The file name gives the split; a file without a split in its name is
+    training data. Images are in `images` or in `train2014`, `val2014`, ...
     """
     if data_dir.is_file():
         files, data_dir = [data_dir], data_dir.parent
@@ -194,9 +194,9 @@ def read_coco(data_dir: Path, images_dir: str | PathLike | None, report: Loading
             place = f"images[{index}]"
             name, number = row.get("file_name"), row.get("id")
             if not isinstance(name, str) or not name or not isinstance(number, (int, str)):
-                report.skip(file, None, f"{place}: expected a number id and a text file_name")
+                report.skip(file, None, f"{place}: expected a number 'id' and a string 'file_name'")
             elif number in images:
-                report.skip(file, None, f"{place}: id {number} is there twice; the first is kept")
+                report.skip(file, None, f"{place}: id {number} appears twice; the first is kept")
             else:
                 path = os.path.join(folder, name)
                 images[number] = CaptionedImage(str(number), folder, path, split, file, None, f"{place}: ")
@@ -206,11 +206,11 @@ def read_coco(data_dir: Path, images_dir: str | PathLike | None, report: Loading
             image_id, number = row.get("image_id"), row.get("id")
             image = images.get(image_id) if isinstance(image_id, (int, str)) else None
             if image is None:
-                report.skip(file, None, f"{place}there is no image of id {image_id!r}")
+                report.skip(file, None, f"{place}there is no image with id {image_id!r}")
             elif not isinstance(number, (int, str, type(None))):
-                report.skip(file, None, f"{place}expected a number id, found {number!r}")
+                report.skip(file, None, f"{place}expected a number 'id', found {number!r}")
             elif number in ids_seen:
-                report.skip(file, None, f"{place}id {number} is there twice; the first is kept")
+                report.skip(file, None, f"{place}id {number} appears twice; the first is kept")
             else:
                 if number is not None:
                     ids_seen.add(number)
@@ -222,10 +222,10 @@ def read_caption_table(
     data_dir: Path, images_dir: str | PathLike | None, report: LoadingReport
 ) -> Iterable[CaptionedImage]:
     """
-    Your own photos: a CSV, TSV, JSONL or Parquet file, or a folder that has one, with a column of images (`image`,
-    `file_name`, ...), one of captions (`caption`, `text`, ..., or `captions` with a list), and maybe a `split`.
-    Without it, all is training data. An image with several captions may have several rows. Images are found relative
-    to `images_dir`, to the folder of the file, or to `Images` in it.
+    Reads a table of your own photos: a CSV, TSV, JSONL or Parquet file, or a folder with one. It needs an image column
+    (`image`, `file_name`, ...) and a caption column (`caption`, `text`, ..., or `captions` with lists). A `split`
+    column is optional; without it, everything is training data. An image with several captions may have several rows.
+    Image paths are relative to `images_dir`, to the folder of the file, or to its subfolder `Images`.
     """
     file = data_dir
     if file.is_dir():
@@ -249,7 +249,7 @@ def read_caption_table(
         name = source.get("path") if isinstance(source, dict) else source
         name = f"row {line}" if within and not name else name
         if not isinstance(name, (str, int)) or not str(name).strip():
-            report.skip(file, line, f"{columns[0]!r} is empty or no text, so the caption has no image")
+            report.skip(file, line, f"{columns[0]!r} is empty or not a string, so the caption has no image")
             continue
         image_id = str(name).strip()
         image = images.get(image_id)
@@ -259,7 +259,7 @@ def read_caption_table(
                 root, path = beside, os.path.join(beside, image_id)
             image = images[image_id] = CaptionedImage(image_id, root, within or path, split, file, line)
         if image.split != split:
-            report.skip(file, line, f"{image_id} is in the split {image.split} before, and in {split} here")
+            report.skip(file, line, f"{image_id} is already in the split {image.split}, and in {split} here")
             continue
         for caption in [caption for column in columns[1:] for caption in as_list(row.get(column)) or [None]]:
             _add_caption(image, caption, file, line, report)
@@ -276,7 +276,8 @@ def _add_caption(
     image: CaptionedImage, caption: Any, file: Path, line: int | None, report: LoadingReport, entry: str = ""
 ) -> None:
     if not isinstance(caption, str) or not caption.strip():
-        found = "an empty caption" if caption is None or isinstance(caption, str) else f"no text: {caption!r:.80}"
+        empty = caption is None or isinstance(caption, str)
+        found = "an empty caption" if empty else f"a caption that is not a string: {caption!r:.80}"
         report.skip(file, line, f"{entry}{image.image_id} has {found}")
     elif not is_unicode(caption):
         report.skip(
@@ -287,6 +288,7 @@ def _add_caption(
 
 
 def is_unicode(text: str) -> bool:
+    """Returns whether a string can be encoded: strings from JSON may contain half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -323,24 +325,35 @@ def _folder(path: str | PathLike) -> Path:
 
 
 def _first_folder(root: Path, names: tuple[str, ...]) -> Path:
-    """The first of these folders, in upper or lower case, that is in `root`; or `root`."""
+    """Returns the first of these subfolders that exists in `root`, ignoring case; otherwise `root`."""
     folders = {path.name.lower(): path for path in sorted(root.iterdir()) if path.is_dir()} if root.is_dir() else {}
     return next((folders[name] for name in names if name in folders), root)
 
 
 def images_folder(data_dir: Path, images_dir: str | PathLike | None) -> Path:
-    """The folder with the images: the one that is named, or the usual one in the folder of the data or beside it."""
+    """
+    Finds the folder with the images.
+
+    Args:
+        data_dir (`Path`):
+            The folder with the captions, searched for the usual image folders such as `Images`.
+        images_dir (`str` or `PathLike`, *optional*):
+            The folder with the images, if you know it.
+
+    Returns:
+        `Path`: `images_dir` if given, otherwise the image folder in `data_dir`, otherwise `data_dir`.
+    """
     if images_dir is not None:
         return Path(os.path.abspath(_folder(images_dir)))
     data_dir = Path(os.path.abspath(_folder(data_dir)))
     folder = _first_folder(data_dir, IMAGE_FOLDERS)
-    # Some archives have a folder in a folder of the same name.
+    # Some archives contain a folder inside a folder of the same name.
     return _inside(data_dir, _first_folder(folder, IMAGE_FOLDERS))
 
 
 def _inside(root: Path, folder: Path) -> Path:
     if real := outside(folder, root):
-        raise ValueError(f"{folder} is a link to {real}, outside of {root}: name that folder as `images_dir`")
+        raise ValueError(f"{folder} is a link to {real}, outside of {root}: pass that folder as `images_dir`")
     return folder
 
 

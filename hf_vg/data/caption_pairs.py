@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Pairs of captions of one image, to predict one from the other."""
+"""Pairs of captions of the same image, for models that predict one caption from another."""
 
 from typing import Any
 
@@ -26,14 +26,29 @@ from .images import readable_rows
 
 class CaptionPairCollator:
     r"""
-    Batches a caption, another caption of the same image and the image. Rows that hold all `captions` give two of them,
-    drawn by what else is in the batch; see [`fixed_caption_pairs`] for rows that always give the same.
+    Batches pairs of captions of the same image, with the image. From rows that have all `captions`, two are drawn at
+    random in every batch. Rows made by [`fixed_caption_pairs`] always give the same two.
 
     Args:
         processor ([`ProcessorMixin`]):
             Makes `input_ids` and `labels` from captions and `pixel_values` from images.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+            Whether to raise an error for an image that cannot be opened. By default another row of the batch takes its
+            place, see [`readable_rows`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import SelfAttnGroundedEncoderProcessor
+    >>> from hf_vg.data import CaptionPairCollator, train_word_tokenizer
+
+    >>> rows = [{"image_id": "1.jpg", "captions": ["a brown dog runs", "a dog on the grass"]}]
+    >>> tokenizer = train_word_tokenizer(rows[0]["captions"])
+    >>> processor = SelfAttnGroundedEncoderProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> sorted(CaptionPairCollator(processor)(rows))
+    ['attention_mask', 'image_ids', 'input_ids', 'labels']
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, strict: bool = False):
@@ -44,11 +59,12 @@ class CaptionPairCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with an `image_id`; with `captions`, or a `caption` and a `target_caption`; and with an `image`,
-                or the `image_features` that stand for it, or neither.
+                Each row has an `image_id`, and either `captions` or a `caption` and a `target_caption`. It may have an
+                `image` or its cached `image_features`.
 
         Returns:
-            `input_ids`, `attention_mask`, `labels`, `image_ids` and `pixel_values` or `image_features`, if any.
+            `dict[str, torch.Tensor]`: `input_ids`, `attention_mask`, `labels`, `image_ids`, and `pixel_values` or
+            `image_features` if the rows have images or features.
         """
         rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         generator = batch_generator(row["image_id"] for row in rows)
@@ -60,14 +76,34 @@ class CaptionPairCollator:
             return_tensors="pt",
         )
         if "image_features" in rows[0]:
-            batch["image_features"] = stack_features(rows).float()  # caches hold half precision
+            batch["image_features"] = stack_features(rows).float()  # caches use half precision
         batch["image_ids"] = torch.tensor([image_number(row["image_id"]) for row in rows])
         return dict(batch)
 
 
 def fixed_caption_pairs(dataset: Dataset) -> Dataset:
-    """Rows whose `captions` have become a `caption` and a `target_caption`, their first two: what a model is evaluated
-    on should not change from one time to the next."""
+    """
+    Replaces the column `captions` by `caption` and `target_caption`, the first two captions of each row. Use it for
+    evaluation, where the pairs must not change between runs.
+
+    Args:
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image_id` and at least two `captions`.
+
+    Returns:
+        [`~datasets.Dataset`]: The same rows with the columns `caption` and `target_caption`.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> from hf_vg.data.caption_pairs import fixed_caption_pairs
+
+    >>> rows = Dataset.from_dict({"image_id": ["1.jpg"], "captions": [["a dog", "a brown dog", "an animal"]]})
+    >>> fixed_caption_pairs(rows)[0]
+    {'image_id': '1.jpg', 'caption': 'a dog', 'target_caption': 'a brown dog'}
+    ```
+    """
     rows = zip(dataset["image_id"], dataset["captions"], strict=True)
     captions = [_check({"image_id": image_id, "captions": captions}) for image_id, captions in rows]
     dataset = dataset.remove_columns("captions").add_column("caption", [first for first, *_ in captions])
@@ -85,7 +121,7 @@ def _pair(row: dict[str, Any], generator: torch.Generator) -> tuple[str, str]:
 def _check(row: dict[str, Any]) -> list[str]:
     if len(row["captions"]) < 2:
         raise ValueError(
-            f"Image {row['image_id']!r} must have two captions or more, to predict one from another, and has "
+            f"Image {row['image_id']!r} must have at least two captions, to predict one from another, but it has "
             f"{len(row['captions'])}."
         )
     return row["captions"]

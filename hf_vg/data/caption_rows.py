@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images with captions as recipes ask for them, and the rows that each model is trained on."""
+"""Loads the caption data of a recipe and prepares the rows that each model is trained on."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -41,12 +41,26 @@ from .streaming import CaptionStream, stream_captions
 
 def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     r"""
-    Loads what the arguments name, with the splits `train`, `validation` and `test`: without a validation split, one
-    image in twenty is held out of the training data, and without a test split, validation is that as well.
+    Loads the caption data that a recipe's arguments describe. If there is no validation split, 5% of the training
+    images are held out. If there is no test split, the validation split is used for testing too.
 
     Args:
         args ([`CaptionDataArguments`]):
             The dataset, and how many of its images to use.
+
+    Returns:
+        [`~datasets.DatasetDict`]: The splits `train`, `validation` and `test`, with the columns `image_id`, `image`
+        and `captions`. Scenes have more columns, see [`load_scenes`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import CaptionDataArguments, load_caption_data
+
+    >>> data = load_caption_data(CaptionDataArguments(num_train_images=4, num_eval_images=2))
+    >>> {split: len(rows) for split, rows in data.items()}
+    {'train': 4, 'validation': 2, 'test': 2}
+    ```
     """
     data = _load_scenes(args) if args.dataset == "scenes" else _load_files(args)
     if args.train_share is not None:
@@ -61,28 +75,28 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
 
 def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
     num_eval_images = args.num_eval_images or 500
-    assert args.image_size is not None  # by `__post_init__`
+    assert args.image_size is not None  # set by `__post_init__`
     return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
 
 
 def _load_files(args: CaptionDataArguments) -> DatasetDict:
     say = process_state().print
-    assert args.dataset is not None  # by `__post_init__`
+    assert args.dataset is not None  # set by `__post_init__`
     report = LoadingReport(args.dataset)
     data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
     say(f"Found {args.dataset}: {args.data_dir or 'on the Hub'}")
-    if not report.kinds:  # else it is in the log
+    if not report.kinds:  # otherwise the summary is already in the log
         say(report.summary())
     if "train" not in data:
         raise ValueError(f"{report.name}: there is no training split, only {', '.join(data)}.")
     if "validation" not in data:
         if len(data["train"]) < 2:
-            raise ValueError(f"{report.name}: one image is too few: some are held out to validate on.")
+            raise ValueError(f"{report.name}: one image is not enough, because some are held out for validation.")
         data["train"], data["validation"] = data["train"].train_test_split(test_size=0.05, seed=0).values()
-        say(f"There is no validation split: {len(data['validation']):,} images are held out of the training data.")
+        say(f"There is no validation split: {len(data['validation']):,} training images are held out for it.")
     if "test" not in data:
         data["test"] = data["validation"]
-        say("There is no test split: the model is judged on the validation split.")
+        say("There is no test split: the model is tested on the validation split.")
     limits = {"train": args.num_train_images, "validation": args.num_eval_images, "test": args.num_eval_images}
     for split, limit in limits.items():
         if limit is not None and limit < len(data[split]):
@@ -97,28 +111,31 @@ def _load_files(args: CaptionDataArguments) -> DatasetDict:
 
 def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str, CaptionStream | Dataset]:
     r"""
-    Opens `train` as a stream, of which no more than a buffer is ever in memory. `validation`, which is `test` as well,
-    is as many rows as the arguments say of `eval_data_dir`, or of the other split of a dataset of the Hub.
+    Opens the training data as a stream. Only the shuffle buffer is in memory. The validation split is loaded: it is
+    the first rows of `eval_data_dir`, or of the validation or test split of a dataset on the Hub.
 
     Args:
         args ([`CaptionerDataArguments`]):
-            The source, and how many images to validate on: 500 by default.
+            The source, and the number of validation images (500 by default).
         seed (`int`, *optional*, defaults to 0):
-            Of the order of rows.
+            Seed of the row order.
+
+    Returns:
+        `dict[str, CaptionStream | Dataset]`: The stream `train`, and the dataset `validation`, which is also `test`.
     """
-    assert args.dataset is not None  # by `__post_init__`
+    assert args.dataset is not None  # set by `__post_init__`
     is_format = args.dataset in ("webdataset", "parquet")
     for name in ("data_dir", "eval_data_dir"):
         if is_format and getattr(args, name) is None:
-            raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a pattern of files such as 'train-*.tar'.")
+            raise ValueError(f"`dataset: {args.dataset}` needs `{name}`, a file pattern such as 'train-*.tar'.")
     if args.train_share is not None:
-        raise ValueError("how many images a stream has is not known before: `train_share` is of data that are loaded.")
+        raise ValueError("`train_share` does not work with `streaming`: the number of images in a stream is unknown.")
     open_stream = partial(stream_captions, args.dataset, strict=args.strict)
     train = open_stream(_pattern(args.dataset, args.data_dir), shuffle_buffer=args.shuffle_buffer, seed=seed)
     splits = ["train"] if is_format else get_dataset_split_names(args.dataset)
     split = next((name for name in ("validation", "val", "dev", "test") if name in splits), splits[0])
     if split == "train" and not is_format:
-        raise ValueError(f"{args.dataset} has the splits {splits}: none of them is there to validate on.")
+        raise ValueError(f"{args.dataset} has the splits {splits}: there is no split for validation.")
     held_out = open_stream(_pattern(args.dataset, args.eval_data_dir), split=split, shuffle_buffer=1).one_pass()
     features = Features(image=Image(), captions=List(Value("string")))
     validation = Dataset.from_list(list(islice(held_out, args.num_eval_images or 500)), features=features)
@@ -127,13 +144,24 @@ def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str
 
 
 def _pattern(dataset: str, files: str | None) -> str | None:
-    """The pattern of a stream's files, of which a folder has all."""
+    """Returns the file pattern of a stream. A folder stands for all its files."""
     suffix = {"webdataset": "tar", "parquet": "parquet"}.get(dataset)
     return f"{files}/*.{suffix}" if files is not None and suffix and os.path.isdir(files) else files
 
 
 def training_captions(args: CaptionerDataArguments, train: Dataset | CaptionStream) -> Iterator[str]:
-    """The captions that a vocabulary is made of: all, or those of the first rows of a stream."""
+    """
+    Iterates over the captions to build a vocabulary from.
+
+    Args:
+        args ([`CaptionerDataArguments`]):
+            `vocabulary_rows` limits how many rows of a stream are read.
+        train ([`~datasets.Dataset`] or `CaptionStream`):
+            The training data.
+
+    Returns:
+        `Iterator[str]`: All captions of a dataset, or the captions of a stream's first rows.
+    """
     if isinstance(train, Dataset):
         groups = train["captions"]
     else:
@@ -143,7 +171,28 @@ def training_captions(args: CaptionerDataArguments, train: Dataset | CaptionStre
 
 
 def unknown_words(tokenizer: PreTrainedTokenizerBase, captions: Iterable[str]) -> float:
-    """The share of words that a tokenizer does not know."""
+    """
+    Computes the share of words that a tokenizer does not know.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            A tokenizer with an unknown token.
+        captions (`Iterable[str]`):
+            The captions to tokenize.
+
+    Returns:
+        `float`: The share of tokens that are the unknown token.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer, unknown_words
+
+    >>> tokenizer = train_word_tokenizer(["a dog runs"], min_frequency=1)
+    >>> float(unknown_words(tokenizer, ["a dog", "a cat"]))
+    0.25
+    ```
+    """
     texts = tokenizer(list(captions), add_special_tokens=False)["input_ids"]
     return np.mean([token == tokenizer.unk_token_id for text in texts for token in text])
 
@@ -157,27 +206,30 @@ def captioner_rows(
     mirror_images: bool = False,
 ) -> Dataset | CaptionStream:
     r"""
-    Makes of a dataset the rows that [`CaptionCollator`] takes: images, or their cached features, and captions.
+    Prepares the rows for [`CaptionCollator`]: captions with images or cached features.
 
     Args:
         args ([`CaptionerDataArguments`]):
-            Whether features are cached, and how long a caption may be.
-        dataset ([`~datasets.Dataset`]):
-            Rows with an `image` and its `captions`. A stream is given back as it is.
+            Whether to cache features, and the longest caption to keep.
+        dataset ([`~datasets.Dataset`] or `CaptionStream`):
+            Rows with an `image` and its `captions`. A stream is returned unchanged.
         model ([`PreTrainedModel`]):
-            The captioner, whose backbone makes the features.
+            The captioner. Its backbone computes the features.
         processor ([`ProcessorMixin`]):
-            The captioner's.
+            The captioner's processor.
         by_length (`bool`, *optional*, defaults to `False`):
-            Whether each caption becomes a row with its `length`, to draw batches of one length from.
+            Whether to make one row per caption with its `length`, as [`LengthBatchSampler`] needs.
         mirror_images (`bool`, *optional*, defaults to `False`):
-            Whether a coin decides, in every batch that is read, if a row has the image or its mirror image.
+            Whether to flip images left to right at random, each time a row is read.
+
+    Returns:
+        [`~datasets.Dataset`] or `CaptionStream`: Rows with `captions` and `image` or `image_features`.
     """
     if isinstance(dataset, CaptionStream):
         if by_length or args.features is not None:
-            raise ValueError("rows of a stream are not known before: `max_length_difference` and `features` need all.")
+            raise ValueError("`max_length_difference` and `features` do not work with `streaming`.")
         if mirror_images:
-            raise ValueError("`mirror_images` is for data that are loaded, not for a stream.")
+            raise ValueError("`mirror_images` does not work with `streaming`.")
         return dataset
     rows = undecoded(dataset.select_columns(["image", "captions"]))
     say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer, args.max_caption_words)
@@ -195,13 +247,33 @@ def captioner_rows(
 def say_long_captions(
     captions: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_words: int | None = None
 ) -> None:
-    """Says how many captions are left out, having more than `max_words`, or cut to the length the tokenizer allows."""
+    """
+    Prints how many captions are left out or cut because they are too long.
+
+    Args:
+        captions (`Iterable[str]`):
+            The training captions.
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            Captions longer than its `model_max_length` are cut.
+        max_words (`int`, *optional*):
+            Captions with more words are left out.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import say_long_captions, train_word_tokenizer
+
+    >>> captions = ["a dog", "a dog runs on the grass"]
+    >>> say_long_captions(captions, train_word_tokenizer(captions), max_words=4)
+    1 of 2 captions have more than 4 words and are left out.
+    ```
+    """
     captions = list(captions)
     words = [len(ids) for ids in tokenizer(captions, add_special_tokens=False)["input_ids"]] if captions else []
-    longest = tokenizer.model_max_length - 1  # the end token is no word
+    longest = tokenizer.model_max_length - 1  # one position is for the end token
     say, total = process_state().print, f"{len(captions):,}"
     if max_words is not None and (number := sum(n > max_words for n in words)):
-        say(f"{number:,} of {total} captions have more than {max_words} words, and are left out.")
+        say(f"{number:,} of {total} captions have more than {max_words} words and are left out.")
     if number := sum(longest < n <= (max_words or n) for n in words):
         say(f"{number:,} of {total} captions are cut to {longest} words.")
 
@@ -210,7 +282,7 @@ def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
     images = []
     for source, coin in zip(batch["image"], toss(batch["captions"]), strict=True):
         image = open_or_report(source) if coin else None
-        # The others are opened by the collator, which replaces those that cannot be.
+        # The collator opens the other images and replaces the unreadable ones.
         images.append(source if image is None else mirror(image))
     return {**batch, "image": images}
 
@@ -223,20 +295,23 @@ def vse_rows(
     one_a_caption: bool,
 ) -> Dataset:
     r"""
-    Makes of a dataset the rows that [`PairCollator`] takes: images, or their cached features, and captions.
+    Prepares the rows for [`PairCollator`]: captions with images or cached features.
 
     Args:
         args ([`CaptionDataArguments`]):
-            Whether features are cached.
+            Whether to cache features.
         dataset ([`~datasets.Dataset`]):
             Rows with an `image`, its `captions` and its `image_id`.
         model ([`PreTrainedModel`]):
-            Its backbone makes the features.
+            The model. Its backbone computes the features.
         processor ([`ProcessorMixin`]):
-            The model's.
+            The model's processor.
         one_a_caption (`bool`):
-            Whether each caption has a row with its `length`, to be judged by, or to draw batches of near lengths from;
-            or each image.
+            Whether to make one row per caption, with its `length`, instead of one row per image. Evaluation and
+            [`LengthBatchSampler`] need it.
+
+    Returns:
+        [`~datasets.Dataset`]: Rows with `image_id`, `captions` and `image` or `image_features`.
     """
     rows = undecoded(dataset.select_columns(["image_id", "image", "captions"]))
     say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer)
@@ -256,19 +331,23 @@ def grounded_encoder_rows(
     fixed: bool = False,
 ) -> Dataset:
     r"""
-    Makes of a dataset the rows that [`CaptionPairCollator`] takes.
+    Prepares the rows for [`CaptionPairCollator`]: captions with images or cached features.
 
     Args:
         args ([`CaptionDataArguments`]):
-            Whether features are cached.
+            Whether to cache features.
         dataset ([`~datasets.Dataset`]):
             Rows with an `image_id`, an `image` and its `captions`.
         model ([`PreTrainedModel`]):
-            The encoder, whose backbone makes the features.
+            The encoder. Its backbone, if it has one, computes the features.
         processor ([`ProcessorMixin`]):
-            The encoder's.
+            The encoder's processor.
         fixed (`bool`, *optional*, defaults to `False`):
-            Whether a row always gives the same two captions.
+            Whether each row always gives the same two captions, see [`fixed_caption_pairs`].
+
+    Returns:
+        [`~datasets.Dataset`]: Rows with `image_id`, captions, and `image` or `image_features` if the model has a
+        backbone.
     """
     sees_images = backbone_of(model) is not None
     rows = dataset.select_columns(["image_id", "captions", *(["image"] if sees_images else [])])

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images with captions, from the formats they come in to one schema: an `image_id`, an `image` and its `captions`."""
+"""Loads images with captions from many formats into one schema: `image_id`, `image` and `captions`."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -58,39 +58,55 @@ def load_captions(
     report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
-    Loads images with captions by the name of their format, or in the format that [`detect_format`] finds. Images are
-    paths until a row is read.
+    Loads images with captions. You can name the format, or let [`detect_format`] find it. Images are opened when you
+    read a row, not before.
 
     Args:
         name (`str`, *optional*):
-            A format, or a dataset of the Hub, `user/name`. By default the format is detected in `data_dir`.
+            A format, or a dataset on the Hub (`user/name`). By default the format is detected in `data_dir`.
 
-            - `"flickr8k"` or `"flickr30k"`: their own files, `*.token.txt` or `*.token` with lines
-              `IMAGE#NUMBER<tab>CAPTION`, and lists of images for the splits.
+            - `"flickr8k"` or `"flickr30k"`: their published files, `*.token.txt` or `*.token` with lines
+              `IMAGE#NUMBER<tab>CAPTION`, and one list of images per split.
             - `"karpathy"`: Karpathy's `dataset_flickr8k.json`, `dataset_flickr30k.json` or `dataset_coco.json`.
-            - `"coco"`: `captions_train2014.json`, `captions_val2014.json` and the like.
-            - `"table"`: a CSV, TSV, JSONL or Parquet file with a column of images, one of captions, and maybe a
-              `split`.
+            - `"coco"`: `captions_train2014.json`, `captions_val2014.json` and similar files.
+            - `"table"`: a CSV, TSV, JSONL or Parquet file with an image column, a caption column, and optionally a
+              `split` column.
             - `"flickr30k_entities"`: see [`load_flickr30k_entities`].
-            - `"webdataset"`: `.tar` files, which are read into the cache of `datasets`. [`stream_captions`] reads them
-              without.
+            - `"webdataset"`: `.tar` files, which are copied into the cache of `datasets`. Use [`stream_captions`] to
+              read them without a copy.
         data_dir (`str` or `PathLike`, *optional*):
-            The folder or the file. Not needed for a dataset of the Hub.
+            The folder or file with the captions. Not needed for a dataset on the Hub.
         images_dir (`str` or `PathLike`, *optional*):
-            The folder with the images, if it is not the usual one. Paths that leave it are refused.
+            The folder with the images, if it is not the usual one. Images outside of it are skipped.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether a row that must be skipped or repaired is an error.
+            Whether to raise an error if a row must be skipped or repaired.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip those that cannot be.
+            Whether to decode every image now and skip the ones that cannot be decoded.
         report ([`LoadingReport`], *optional*):
-            Is told the counts, and every row that is skipped or repaired.
+            Collects the counts, and every row that is skipped or repaired.
 
     Returns:
-        `datasets.DatasetDict`: Splits with the columns `image_id`, `image` and `captions`.
+        [`~datasets.DatasetDict`]: Splits with the columns `image_id`, `image` and `captions`.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import load_captions
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> Image.new("RGB", (64, 64)).save(Path(folder.name, "dog.jpg"))
+    >>> table = Path(folder.name, "captions.csv")
+    >>> _ = table.write_text("image,caption\ndog.jpg,a dog runs\ndog.jpg,a brown dog\n")
+    >>> load_captions(data_dir=folder.name)["train"][0]["captions"]
+    ['a dog runs', 'a brown dog']
+    ```
     """
     if name is None:
         if data_dir is None:
-            raise ValueError("give a `name`, or a `data_dir` to look into")
+            raise ValueError("pass a `name` or a `data_dir`")
         name, data_dir, _ = detect_format(data_dir)
     check_dataset_name(name)
     readers: dict[str, Callable[..., Iterable[CaptionedImage]]] = {
@@ -102,7 +118,7 @@ def load_captions(
     }
     is_format = name in (*readers, "flickr30k_entities", "webdataset")
     if is_format and data_dir is None:
-        raise ValueError(f"{name!r} needs a `data_dir`: where are its files?")
+        raise ValueError(f"{name!r} needs a `data_dir`: the folder with its files")
     folder = Path(data_dir or name)
     report = report or LoadingReport(folder.name if is_format else name)
     if name == "flickr30k_entities":
@@ -120,7 +136,7 @@ def load_captions(
     if not data or not all(map(len, data.values())):
         first = "".join(f"\n  {problem}" for problem in report.problems[:5])
         hint = (
-            "\nIf the images are in another folder, name it with `images_dir`." if first and images_dir is None else ""
+            "\nIf the images are in another folder, pass it as `images_dir`." if first and images_dir is None else ""
         )
         raise ValueError(f"{folder}: no image with a caption is left. {report.summary()}.{first}{hint}")
     report.finish(strict)
@@ -130,11 +146,11 @@ def load_captions(
 def _load_dataset(
     name: str, data_dir: str | PathLike | None, check_images: bool, report: LoadingReport
 ) -> DatasetDict:
-    """A dataset of the Hub, or a folder like one. Rows without captions or an image that can be used are skipped."""
+    """Loads a dataset from the Hub or a local folder. Rows without captions or a usable image are skipped."""
     check_card(name)
     try:
         datasets = load_dataset(name, data_dir=None if data_dir is None else str(data_dir))
-    except Exception as error:  # what is wrong with files of others is reported in many ways
+    except Exception as error:  # bad files raise errors of many types
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ValueError(f"{name} cannot be loaded as a dataset: {reason:.300}") from error
     roots = [name] if os.path.isdir(name) else [HF_HUB_CACHE, HF_DATASETS_CACHE]
@@ -161,12 +177,16 @@ def _load_dataset(
 
 def to_caption_schema(dataset: Dataset) -> Dataset:
     r"""
-    Gives a dataset with images and captions, whatever these columns are called, the columns `image_id`, `image` and
-    `captions`. No image is read.
+    Converts a dataset with images and captions to the columns `image_id`, `image` and `captions`. The columns are
+    found by their usual names. No image is read.
 
     Args:
         dataset ([`~datasets.Dataset`]):
-            For example one of the Hub. Captions are strings, lists of strings, or columns `caption_0`, `caption_1`...
+            For example a dataset from the Hub. Captions are strings, lists of strings, or columns `caption_0`,
+            `caption_1`, ...
+
+    Returns:
+        [`~datasets.Dataset`]: The same rows with the columns `image_id`, `image` and `captions`.
     """
     image_column, *text_columns = caption_columns(dataset.column_names, "the dataset")
     rows = dataset.select_columns(text_columns)[:]
@@ -185,7 +205,7 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
             images = images.cast_column("image", Image())
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             kind = images.features["image"]
-            raise ValueError(f"the column {image_column!r} holds no images, but {kind!r:.200}") from error
+            raise ValueError(f"the column {image_column!r} does not contain images, but {kind!r:.200}") from error
     _refuse_addresses(images)
     images = images.add_column("image_id", [str(value) for value in ids])
     images = images.add_column("captions", captions, feature=CAPTION_FEATURES["captions"])
@@ -193,36 +213,51 @@ def to_caption_schema(dataset: Dataset) -> Dataset:
 
 
 def _refuse_addresses(dataset: Dataset) -> None:
-    """`datasets` would ask the network for an image whose path is an address, as soon as somebody looks at it."""
+    """Raises an error if images are URLs. Otherwise `datasets` would download them when a row is read."""
     column = dataset.data.column("image")
     is_address = compute.match_substring_regex(compute.struct_field(column, "path"), r"^\w+://")
     is_address = compute.and_(is_address, compute.is_null(compute.struct_field(column, "bytes")))
     if addresses := compute.sum(is_address).as_py():
         row = compute.index(is_address, True).as_py()
         raise ValueError(
-            f"{addresses:,} images are addresses, and none is fetched: the first, of row {row}, is "
-            f"{column[row]['path'].as_py()!r:.200}. Download the images, and name their files."
+            f"{addresses:,} images are URLs, which are not downloaded. The first is in row {row}: "
+            f"{column[row]['path'].as_py()!r:.200}. Download the images and use the paths of the files."
         )
 
 
 def one_caption_a_row(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_words: int | None = None) -> Dataset:
     r"""
-    Repeats an image for each of its captions, and adds a column `length`, the caption's number of tokens. That is what
-    batches of one length are drawn from, see [`LengthBatchSampler`].
+    Makes one row per caption and adds a column `length`, the number of tokens. [`LengthBatchSampler`] needs it to draw
+    batches of captions of similar length.
 
     Args:
         dataset ([`~datasets.Dataset`]):
             Rows with `captions`. No image is read.
         tokenizer ([`PreTrainedTokenizerBase`]):
-            Counts the tokens, with its own limit and with the end token.
+            Counts the tokens, including the end token. Captions are cut at its `model_max_length`.
         max_words (`int`, *optional*):
-            Captions of more words are left out.
+            Captions with more words are left out.
+
+    Returns:
+        [`~datasets.Dataset`]: Rows whose `captions` has one caption, with the column `length`.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> from hf_vg.data import one_caption_a_row, train_word_tokenizer
+
+    >>> rows = Dataset.from_dict({"image_id": ["1.jpg"], "captions": [["a dog", "a dog runs"]]})
+    >>> one_caption_a_row(rows, train_word_tokenizer(["a dog runs"])).to_list()
+    [{'image_id': '1.jpg', 'captions': ['a dog'], 'length': 3},
+     {'image_id': '1.jpg', 'captions': ['a dog runs'], 'length': 4}]
+    ```
     """
     captions_of = dataset.select_columns("captions")[:]["captions"]
     rows = [row for row, captions in enumerate(captions_of) for _ in captions]
     captions = [caption for captions in captions_of for caption in captions]
     lengths = [len(ids) for ids in tokenizer(captions, truncation=True)["input_ids"]] if captions else []
-    kept = [i for i, length in enumerate(lengths) if max_words is None or length <= max_words + 1]  # and the end token
+    kept = [i for i, length in enumerate(lengths) if max_words is None or length <= max_words + 1]  # + 1: end token
     if not kept:
         raise ValueError(f"no caption of {len(dataset)} rows has {max_words} words or fewer")
     expanded = dataset.remove_columns("captions").select([rows[i] for i in kept])
@@ -252,7 +287,7 @@ def _to_dataset(rows: list[CaptionedImage]) -> Dataset:
     if not of_row:
         return data
     embedded = next(image.path.images for image in rows if isinstance(image.path, EmbeddedImage))
-    # Columns are added to all rows of the Parquet file: those of a selection would be copied with their images.
+    # Columns are added to all rows of the Parquet file: adding them to a selection would copy its images.
     ids = [of_row[row].image_id if row in of_row else "" for row in range(len(embedded))]
     captions = [of_row[row].captions if row in of_row else [] for row in range(len(embedded))]
     within = embedded.cast_column("image", Image()).add_column("image_id", ids)
@@ -270,12 +305,12 @@ def _problem(image: CaptionedImage, decode: bool) -> str | None:
     if isinstance(image.path, str):
         path = os.path.normpath(image.path)
         if not path.startswith(os.path.join(image.root, "")):
-            return f"{image.image_id} lies outside of {image.root}: name a folder that holds it as `images_dir`"
+            return f"{image.image_id} is outside of {image.root}: pass the folder that contains it as `images_dir`"
         if not os.path.exists(image.path):
             return f"there is no image {path}"
         if real := outside(image.path, image.root):
             return (
-                f"{image.image_id} is a link to {real}, outside of {image.root}: name the folder that holds it as "
+                f"{image.image_id} is a link to {real}, outside of {image.root}: pass the folder that contains it as "
                 "`images_dir`"
             )
         return image_problem(image.path, decode)

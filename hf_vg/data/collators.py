@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""From rows of a dataset to what a model is called with."""
+"""Collators of captions and images: rows of a dataset in, a batch of tensors out."""
 
 from typing import Any
 
@@ -24,15 +24,31 @@ from .images import readable_rows
 
 class CaptionCollator:
     r"""
-    Batches images with all of their captions, so that an image is encoded once however many captions it has.
+    Batches images with all their captions. Each image is encoded once, however many captions it has.
 
     Args:
         processor ([`ProcessorMixin`]):
-            The captioner's processor, which makes `pixel_values` from images and `labels` from captions.
+            The captioner's processor. It makes `pixel_values` from images and `labels` from captions.
         max_caption_words (`int`, *optional*):
-            Captions of more words are left out.
+            Captions with more words are left out.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+            Whether to raise an error for an image that cannot be opened. By default another row of the batch takes its
+            place, see [`readable_rows`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import ShowAttendTellProcessor
+    >>> from hf_vg.data import CaptionCollator, load_scenes, train_word_tokenizer
+
+    >>> scenes = load_scenes(2, 1, 1)["train"]
+    >>> tokenizer = train_word_tokenizer(caption for captions in scenes["captions"] for caption in captions)
+    >>> processor = ShowAttendTellProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> batch = CaptionCollator(processor)(list(scenes))
+    >>> batch["pixel_values"].shape, batch["labels"].shape[:2]  # 2 images with 5 captions each
+    (torch.Size([2, 3, 64, 64]), torch.Size([2, 5]))
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, max_caption_words: int | None = None, strict: bool = False):
@@ -44,11 +60,11 @@ class CaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with an `image`, or the `image_features` that stand for it, and its `captions`.
+                Each row has its `captions` and an `image` or its cached `image_features`.
 
         Returns:
-            `pixel_values` or `image_features`, and `labels` of shape `(images, captions, length)`, where missing
-            captions and positions after a caption's end are -100.
+            `dict[str, torch.Tensor]`: `pixel_values` or `image_features`, and `labels` of shape
+            `(images, captions, length)`. Missing captions and positions after the end of a caption are -100.
         """
         rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         counts = [len(row["captions"]) for row in rows]
@@ -59,9 +75,9 @@ class CaptionCollator:
         )
         if "image_features" in rows[0]:
             batch["image_features"] = stack_features(rows)
-        labels = batch["labels"]  # the model makes the decoder's inputs from them
+        labels = batch["labels"]  # the model shifts them to get the decoder's inputs
         if self.max_caption_words is not None:
-            max_length = self.max_caption_words + 1  # the end token is no word
+            max_length = self.max_caption_words + 1  # + 1: end token
             too_long = (labels != -100).sum(dim=-1, keepdim=True) > max_length
             labels = labels.masked_fill(too_long, -100)[:, :max_length]
         captions = labels.split(counts)
@@ -69,22 +85,47 @@ class CaptionCollator:
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """What `generate` is given to write captions for these rows."""
+        """
+        Batches the inputs of `generate`, without the captions.
+
+        Args:
+            rows (`list[dict]`):
+                The rows to caption.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `pixel_values` or `image_features`.
+        """
         return {name: value for name, value in self(rows).items() if name != "labels"}
 
 
 class PairCollator:
     r"""
-    Batches images with some of their captions, for models that tell the right pairs from the wrong ones.
+    Batches images with some of their captions, for models trained to match images and captions.
 
     Args:
         processor ([`ProcessorMixin`]):
             Makes `pixel_values` from images, and `input_ids` and `attention_mask` from captions.
         captions_per_image (`int`, *optional*, defaults to 1):
-            So many of an image's captions are drawn, by what else is in the batch; fewer, for all images of a batch,
-            where one of them has fewer.
+            Number of captions to draw at random for each image. If an image of the batch has fewer captions, that
+            number is used for the whole batch.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+            Whether to raise an error for an image that cannot be opened. By default another row of the batch takes its
+            place, see [`readable_rows`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import VseScnlmProcessor
+    >>> from hf_vg.data import PairCollator, load_scenes, train_word_tokenizer
+
+    >>> scenes = load_scenes(2, 1, 1)["train"]
+    >>> tokenizer = train_word_tokenizer(caption for captions in scenes["captions"] for caption in captions)
+    >>> processor = VseScnlmProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> batch = PairCollator(processor, captions_per_image=3)(list(scenes))
+    >>> len(batch["pixel_values"]), len(batch["input_ids"])
+    (2, 6)
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, captions_per_image: int = 1, strict: bool = False):
@@ -96,11 +137,11 @@ class PairCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with an `image`, or the `image_features` that stand for it, its `captions` and its `image_id`.
+                Each row has an `image_id`, its `captions`, and an `image` or its cached `image_features`.
 
         Returns:
-            `pixel_values` or `image_features`, `input_ids` and `attention_mask` of equally many captions per image, in
-            the order of the images, and `image_ids`, numbers that are equal for equal `image_id`s.
+            `dict[str, torch.Tensor]`: `pixel_values` or `image_features`; `input_ids` and `attention_mask` of the same
+            number of captions per image, in the order of the images; and `image_ids`, one number per `image_id`.
         """
         rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         generator = batch_generator(row["image_id"] for row in rows)
@@ -121,14 +162,15 @@ def _draw(captions: list[str], count: int, generator: torch.Generator) -> list[s
 
 
 def has_images(rows: list[dict[str, Any]]) -> bool:
-    """Whether a batch is made of images. Features that stand for them come first."""
+    """Returns whether the rows have images to process. Rows with cached features do not need their images."""
     return "image" in rows[0] and "image_features" not in rows[0]
 
 
 def images_of(rows: list[dict[str, Any]]) -> list[Any] | None:
+    """Returns the images of the rows, or `None` if the rows have cached features or no images."""
     return [row["image"] for row in rows] if has_images(rows) else None
 
 
 def stack_features(rows: list[dict[str, Any]]) -> torch.Tensor:
-    """The cached features of a batch."""
+    """Stacks the cached features of the rows into one tensor."""
     return torch.stack([torch.as_tensor(row["image_features"]) for row in rows])

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Boxes that an object detector found, in the files that authors publish."""
+"""Reads published files of object detections."""
 
 import base64
 import binascii
@@ -28,37 +28,55 @@ from ..models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxe
 from .records import describe, read_json, take
 
 
-# Columns of the files of bottom-up attention (Anderson et al. 2018), which have no header.
+# Columns of the bottom-up attention files (Anderson et al. 2018). They have no header.
 TSV_COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 
 
 def load_detections(path: str | PathLike, max_boxes: int | None = None) -> dict[str, list[list[float]]]:
     r"""
-    Reads the boxes of every image from published detections.
+    Reads the detected boxes of each image from published files.
 
     Args:
         path (`str` or `PathLike`):
-            A JSON file with a list of detections, each with an `image_id`, a `box` or `bbox` (left, top, width,
-            height) and maybe a `score`: MAttNet's `res101_coco_minus_refer_notime_dets.json`, or results in COCO's
-            format. Or a `.tsv` file of bottom-up attention, with 10 to 100 boxes per image. Or a folder of such files.
+            One of these:
+
+            - A JSON file with a list of detections. Each has an `image_id`, a `box` or `bbox` (left, top, width,
+              height) and optionally a `score`. MAttNet's `res101_coco_minus_refer_notime_dets.json` and COCO results
+              have this format.
+            - A `.tsv` file of bottom-up attention, with 10 to 100 boxes per image.
+            - A folder of such files.
         max_boxes (`int`, *optional*):
-            The most boxes of an image; those of the highest scores are kept. Files of bottom-up attention have no
-            scores, and the first are kept.
+            Maximum number of boxes per image. The boxes with the highest scores are kept. Bottom-up attention files
+            have no scores; there the first boxes are kept.
 
     Returns:
-        `dict[str, list[list[float]]]`: By the id of an image, its boxes (left, top, right, bottom) in pixels.
+        `dict[str, list[list[float]]]`: Maps an image id to its boxes (left, top, right, bottom) in pixels.
+
+    Example:
+
+    ```python
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data import load_detections
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = Path(folder.name, "detections.json")
+    >>> _ = file.write_text(json.dumps([{"image_id": 7, "bbox": [10, 20, 30, 40], "score": 0.9}]))
+    >>> load_detections(file)
+    {'7': [[10.0, 20.0, 40.0, 60.0]]}
+    ```
     """
     path = Path(path)
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
     scored: dict[str, list[tuple[float, list[float]]]] = {}
     for file in files:
-        # The files of bottom-up attention are named `x.tsv.0`, `x.tsv.1` ...
+        # Bottom-up attention files are named `x.tsv.0`, `x.tsv.1` ...
         rows = _read_tsv(file) if ".tsv" in file.name else _read_json(file)
         for image_id, score, box in rows:
             scored.setdefault(image_id, []).append((score, box))
     if not scored:
         raise ValueError(f"{path} has no detections.")
-    # Python's sort keeps the order of equal scores.
+    # Python's sort is stable: boxes with equal scores keep their order.
     return {
         image_id: [box for _, box in sorted(found, key=lambda detection: -detection[0])[:max_boxes]]
         for image_id, found in scored.items()
@@ -68,7 +86,7 @@ def load_detections(path: str | PathLike, max_boxes: int | None = None) -> dict[
 def _read_json(file: Path) -> Iterator[tuple[str, float, list[float]]]:
     detections = read_json(file)
     if not isinstance(detections, list):
-        raise ValueError(f"{file} must hold a list of detections, got {describe(detections)}.")
+        raise ValueError(f"{file} must contain a list of detections, got {describe(detections)}.")
     for index, detection in enumerate(detections):
         where = f"{file}: detection {index}"
         image_id = take(detection, "image_id", int, where)
@@ -85,15 +103,15 @@ def _score(detection: dict[str, Any], where: str) -> float:
 
 
 def _read_tsv(file: Path) -> Iterator[tuple[str, float, list[float]]]:
-    csv.field_size_limit(sys.maxsize)  # features are in the same line
+    csv.field_size_limit(sys.maxsize)  # the features on each line exceed the default limit
     with open(file, newline="", encoding="utf-8") as lines:
         for number, row in enumerate(csv.DictReader(lines, TSV_COLUMNS, delimiter="\t"), start=1):
             where = f"{file}:{number}"
             try:
                 boxes = np.frombuffer(base64.b64decode(row["boxes"] or "", validate=True), dtype="<f4").reshape(-1, 4)
                 if len(boxes) != int(row["num_boxes"]):
-                    raise ValueError(f"it has {len(boxes)} boxes, and says {row['num_boxes']}")
+                    raise ValueError(f"found {len(boxes)} boxes, but num_boxes is {row['num_boxes']}")
             except (ValueError, TypeError, binascii.Error) as error:
-                raise ValueError(f"{where}: boxes that cannot be read: {error}.") from None
+                raise ValueError(f"{where}: cannot read the boxes: {error}.") from None
             for box in check_boxes(boxes, where).tolist():
                 yield row["image_id"], 0.0, box

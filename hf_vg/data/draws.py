@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What is drawn at random for a batch, which depends on the batch alone."""
+"""Random draws of the collators. They depend only on the contents of the batch."""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,20 +21,23 @@ import torch
 
 
 def image_number(image_id: str) -> int:
-    """A number for an image's name, the same in every process. Two of a million share one at a chance of 3e-8."""
+    """
+    Hashes the name of an image to a 64-bit number. The number is the same in every process. Among a million images,
+    the chance that any two share a number is 3e-8.
+    """
     return int.from_bytes(hashlib.blake2b(str(image_id).encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def batch_generator(contents: Iterable[Any]) -> torch.Generator:
     """
-    What a collator draws with. Its numbers depend on what is in the batch and in which order, which is another in
-    every epoch, and on nothing else: neither a run that is resumed nor other workers change what is drawn.
+    Returns a random generator seeded with the contents of the batch and their order. Batches differ in every epoch, so
+    the draws do too. A resumed run, or another number of workers, draws the same.
     """
     text = "\0".join(str(content) for content in contents)
     return torch.Generator().manual_seed(image_number(text))
 
 
 def toss(contents: Iterable[Any]) -> list[bool]:
-    """A coin for each of what is in a batch. See [`batch_generator`]."""
+    """Draws a random boolean for each item of a batch. See [`batch_generator`]."""
     contents = [*contents]
     return torch.randint(2, (len(contents),), generator=batch_generator(contents)).bool().tolist()

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Flickr30k Entities, and the one schema of images with captions whose phrases are grounded in boxes."""
+"""Flickr30k Entities, and the common schema of captions with phrases that are grounded in boxes."""
 
 import math
 import xml.etree.ElementTree as ElementTree
@@ -50,29 +50,52 @@ def load_flickr30k_entities(
     report: LoadingReport | None = None,
 ) -> DatasetDict:
     r"""
-    Reads the published files of Flickr30k Entities: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of identifiers
-    in `train.txt`, `val.txt` and `test.txt`. An image whose files cannot be used is skipped, named and counted.
+    Reads the published files of Flickr30k Entities: `Annotations/ID.xml`, `Sentences/ID.txt`, and lists of ids in
+    `train.txt`, `val.txt` and `test.txt`. Images with unusable files are skipped and reported.
 
     Args:
         folder (`str` or `PathLike`):
-            The folder of these files.
+            The folder with these files.
         images (`str` or `PathLike`):
-            The folder of the images. The annotations name them.
+            The folder with the images. The annotations give their file names.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that must be skipped is an error.
+            Whether to raise an error if an image must be skipped.
         check_images (`bool`, *optional*, defaults to `False`):
-            Whether to decode every image now, and to skip those that cannot be.
+            Whether to decode every image now and skip the ones that cannot be decoded.
         report ([`LoadingReport`], *optional*):
-            Collects the images that were skipped, and why.
+            Collects the skipped images and the reasons.
 
     Returns:
-        `datasets.DatasetDict`: A split for each list that is there, with the columns
+        [`~datasets.DatasetDict`]: One split per list, with these columns:
 
         - **image_id** and **image**.
         - **boxes** -- (left, top, right, bottom) in pixels.
-        - **captions** -- without mark-up.
-        - **phrases** -- of all captions: the caption's number, the span in characters, and the numbers of all boxes
-          of the phrase's entity. A box may belong to several entities, and an entity may have none.
+        - **captions** -- without markup.
+        - **phrases** -- the phrases of all captions. Each has the index of its caption (`caption`), its span in
+          characters (`start`, `end`), its `text`, and the indices of its entity's `boxes`. A box may belong to several
+          entities, and an entity may have no box.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import load_flickr30k_entities
+
+    >>> tmp = tempfile.TemporaryDirectory()
+    >>> folder = Path(tmp.name)
+    >>> for name in ("Annotations", "Sentences"):
+    ...     (folder / name).mkdir()
+    >>> Image.new("RGB", (64, 64)).save(folder / "1.jpg")
+    >>> box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox>"
+    >>> xml = f"<annotation><filename>1.jpg</filename><object><name>9</name>{box}</object></annotation>"
+    >>> _ = (folder / "Annotations/1.xml").write_text(xml)
+    >>> _ = (folder / "Sentences/1.txt").write_text("[/EN#9/animals A dog] runs .")
+    >>> _ = (folder / "train.txt").write_text("1")
+    >>> load_flickr30k_entities(folder, folder)["train"]["phrases"][0]
+    [{'caption': 0, 'start': 0, 'end': 5, 'text': 'A dog', 'boxes': [0]}]
+    ```
     """
     folder, images = Path(folder), Path(images)
     lists = {split: folder / f"{name}.txt" for name, split in SPLITS.items() if (folder / f"{name}.txt").is_file()}
@@ -94,7 +117,7 @@ def load_flickr30k_entities(
         report.count("boxes", sum(len(row["boxes"]) for row in rows))
         report.count("grounded phrases", sum(bool(phrase["boxes"]) for row in rows for phrase in row["phrases"]))
         if not rows:
-            raise ValueError(f"None of the {len(lines)} images of {file} can be used:\n{report}")
+            raise ValueError(f"None of the {len(lines)} images in {file} can be used:\n{report}")
         splits[split] = Dataset.from_list(rows, features=GROUNDED_FEATURES)
     report.finish(strict)
     return DatasetDict(splits)
@@ -102,12 +125,27 @@ def load_flickr30k_entities(
 
 def grounded_scenes(scenes: Dataset) -> Dataset:
     r"""
-    Scenes in the schema of [`load_flickr30k_entities`], with the columns `paraphrases`, `questions`, `referring` and
-    `objects` kept.
+    Converts scenes to the schema of [`load_flickr30k_entities`]. The columns `paraphrases`, `questions`, `referring`
+    and `objects` are kept.
 
     Args:
         scenes ([`~datasets.Dataset`]):
             A split of [`load_scenes`].
+
+    Returns:
+        [`~datasets.Dataset`]: The scenes with `boxes`, and with `phrases` that refer to them.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import grounded_scenes, load_scenes
+
+    >>> scenes = grounded_scenes(load_scenes(1, 1, 1)["train"])
+    >>> scenes[0]["phrases"][0]
+    {'caption': 0, 'start': 0, 'end': 23, 'text': 'a large yellow triangle', 'boxes': [0]}
+    >>> scenes[0]["boxes"][0]
+    [34.25, 39.75, 52.25, 57.75]
+    ```
     """
     boxes = [[obj["box"] for obj in objects] for objects in scenes["objects"]]
     phrases = [
@@ -126,26 +164,26 @@ def _read_image(
     folder: Path, images: Path, identifier: str, check_images: bool, report: LoadingReport
 ) -> dict[str, Any]:
     if len(identifier) > 200 or Path(identifier).name != identifier:
-        raise ValueError(f"{describe(identifier)} is not the name of an image")
+        raise ValueError(f"{describe(identifier)} is not an image id")
     file = folder / "Annotations" / f"{identifier}.xml"
     try:
         annotation = ElementTree.parse(file).getroot()
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the others are of its encoding
-        raise ValueError(f"{file}: not XML that can be read: {error}") from None
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # encoding errors are not ParseErrors
+        raise ValueError(f"{file}: not XML: {error}") from None
     image = find_image(images, annotation.findtext("filename") or f"{identifier}.jpg")
     problem = image_problem(image, check_images)
     if problem is not None:
         raise ValueError(problem)
     boxes, boxes_of = [], {}
     for obj in annotation.iter("object"):
-        # A scene, or what is not visible, has no box. A box of several entities has a name for each.
+        # A scene or an invisible object has no box. A box of several entities has one name per entity.
         names = [(name.text or "").strip() for name in obj.iter("name")]
         if not all(names):
             raise ValueError(f"{file}: an object has an empty name")
         for bounds in obj.iter("bndbox"):
             corners = [_number(bounds.findtext(side)) for side in ("xmin", "ymin", "xmax", "ymax")]
             if not (all(map(math.isfinite, corners)) and corners[0] < corners[2] and corners[1] < corners[3]):
-                report.repair(file, None, f"box {corners} is left out: it must be finite and have an area")
+                report.repair(file, None, f"left out box {corners}: a box must be finite and have an area")
                 continue
             for name in names:
                 boxes_of.setdefault(name, []).append(len(boxes))
@@ -184,15 +222,19 @@ def entities_of(
     rows: Dataset, entities_dir: str, images_dir: str | None = None
 ) -> tuple[list[dict[str, Any]], list[int]]:
     r"""
-    The boxes and phrases of those images that Flickr30k Entities has, and the numbers of these among the rows.
+    Finds the Flickr30k Entities annotations of images. Images are matched by file name.
 
     Args:
         rows ([`~datasets.Dataset`]):
-            Rows with an `image` that is a file.
+            Rows whose `image` is a file.
         entities_dir (`str`):
-            The folder of Flickr30k Entities.
+            The folder with Flickr30k Entities.
         images_dir (`str`, *optional*):
-            Where its images are. By default where those of the rows are.
+            The folder with its images. By default the folder of the first row's image.
+
+    Returns:
+        `tuple[list[dict], list[int]]`: The annotations of the images that have some, as rows of
+        [`load_flickr30k_entities`], and the indices of these images in `rows`.
     """
     paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
     annotated = {}

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Computing the features of a frozen backbone, once, into the cache that `features.py` reads."""
+"""Computes the features of a frozen backbone and writes them to a feature cache."""
 
 import hashlib
 import json
@@ -41,31 +41,47 @@ from .processes import available_cores, process_state
 
 
 POOLINGS = ("none", "mean")
-LEFTOVER_AGE = 600  # seconds after which nobody is still writing a file
+LEFTOVER_AGE = 600  # seconds; an older temporary file belongs to a run that was killed
 
 
 def load_backbone(
     name_or_path: str | PathLike, trust_remote_code: bool = False, stage: str | None = None
 ) -> PreTrainedModel:
     r"""
-    Loads the backbone of a checkpoint, in single precision. What [`load_checkpoint`] refuses is refused.
+    Loads the backbone of a checkpoint in float32. The checks of [`load_checkpoint`] apply.
 
     Args:
         name_or_path (`str` or `PathLike`):
-            A folder or a model of the Hub: a backbone, or a classifier that has one.
+            A folder or a model on the Hub: a backbone, or an image classifier with a backbone.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
         stage (`str`, *optional*):
-            The stage whose map the backbone returns: one of its `stage_names`, such as `"stage4"`, or `"fc7"` of a VGG
-            with its classifier. By default that of its config, which is usually the last.
+            The stage whose feature map the backbone returns: one of its `stage_names`, such as `"stage4"`, or `"fc7"`
+            for a VGG with its classifier. Defaults to the stage in its config, usually the last.
+
+    Returns:
+        [`PreTrainedModel`]: The backbone.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from hf_vg import VggBackbone, VggConfig
+    >>> from hf_vg.data import load_backbone
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[8, 16])).save_pretrained(folder.name)
+    >>> load_backbone(folder.name, stage="stage1").channels
+    [8]
+    ```
     """
     config = load_config(name_or_path, trust_remote_code=trust_remote_code)
     if type(config) not in MODEL_FOR_BACKBONE_MAPPING:
-        raise ValueError(f"{name_or_path} is a {config.model_type!r}, of which transformers has no backbone")
+        raise ValueError(f"{name_or_path} is a {config.model_type!r}: transformers has no backbone for it")
     if stage is not None and stage not in config.stage_names:
-        raise ValueError(f"{name_or_path} has the stages {', '.join(config.stage_names)}, and no {stage!r}.")
+        raise ValueError(f"{name_or_path} has no stage {stage!r}; its stages are {', '.join(config.stage_names)}.")
     options: dict[str, Any] = {} if stage is None else {"out_features": [stage]}
-    # Not `AutoBackbone.from_pretrained`, which in transformers 5.22 does not find a local folder.
+    # `AutoBackbone.from_pretrained` of transformers 5.22 does not find a local folder.
     return load_checkpoint(
         name_or_path,
         model_class=MODEL_FOR_BACKBONE_MAPPING[type(config)],
@@ -76,7 +92,16 @@ def load_backbone(
 
 
 def backbone_of(model: PreTrainedModel) -> PreTrainedModel | None:
-    """The backbone that a model sees images with, if it has one."""
+    """
+    Finds the vision backbone inside a model.
+
+    Args:
+        model ([`PreTrainedModel`]):
+            Any model.
+
+    Returns:
+        [`PreTrainedModel`] or `None`: The first backbone among the model's modules, or `None` if it has none.
+    """
     return next((module for module in model.modules() if isinstance(module, BackboneMixin)), None)
 
 
@@ -94,34 +119,58 @@ def extract_features(
     dtype: torch.dtype = torch.float32,
 ) -> FeatureCache:
     r"""
-    Computes the features that the cache in `directory` does not have, and opens it. Under `accelerate launch` every
-    process must call it, and computes its share. Killed at any moment, it loses the shards it was at and no other.
+    Computes the features that are missing from the cache in `directory`, and opens the cache. Under
+    `accelerate launch`, every process must call it and computes its share. If it is killed, only the shards that are
+    being written are lost: run it again to compute the rest.
 
     Args:
         dataset ([`~datasets.Dataset`]):
-            Rows with an `image`. One that is there twice is computed once.
+            Rows with an `image`. Features of identical files are computed once.
         backbone ([`PreTrainedModel`]):
-            Its last feature map is kept.
+            Computes the features. Its last feature map is kept.
         image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`, all of one size.
+            Makes `pixel_values`, all of the same size.
         directory (`str` or `PathLike`):
-            The folder of the cache, which other backbones may share. All processes must see it.
+            The folder of the cache. Several backbones may share it, and all processes must see it.
         pooling (`str`, *optional*, defaults to `"none"`):
-            `"none"` keeps the map, `"mean"` its mean.
+            `"none"` keeps the feature map, `"mean"` keeps its mean over positions.
         batch_size (`int`, *optional*, defaults to 32):
-            Images that the backbone is given at once.
+            Number of images per forward pass.
         shard_size (`int`, *optional*, defaults to 256):
-            Images of a file.
+            Number of images per file.
         num_workers (`int`, *optional*):
-            Processes that decode images while the backbone computes. By default one per free core, and at most 8.
+            Number of processes that decode images. Defaults to one per free core, at most 8.
         mirrored (`bool`, *optional*, defaults to `False`):
-            Whether the backbone is given each image mirrored, left for right. These features have a folder of their
-            own in the cache, see [`FeatureCache.attach`].
+            Whether to flip each image left to right before the forward pass. The cache keeps these features in a
+            separate folder, see [`FeatureCache.attach`].
         strict (`bool`, *optional*, defaults to `True`):
-            Whether an image that cannot be opened is an error. Otherwise it is logged by name, and has no features.
+            Whether to raise an error for an image that cannot be opened. Otherwise its name is logged and it gets no
+            features.
         dtype (`torch.dtype`, *optional*, defaults to `torch.float32`):
-            The precision that the backbone computes in: this, or `torch.bfloat16`, which is faster on processors that
-            multiply it, and several times slower on others. These features have a folder of their own in the cache.
+            Precision of the forward pass: `torch.float32` or `torch.bfloat16`. The latter is faster on hardware that
+            supports it and several times slower elsewhere. The cache keeps each precision in a separate folder.
+
+    Returns:
+        [`FeatureCache`]: The features of all readable images.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import VggBackbone, VggConfig
+    >>> from hf_vg.data import extract_features, load_scenes
+
+    >>> scenes = load_scenes(2, 1, 1)["train"]
+    >>> backbone = VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[8, 16]))
+    >>> image_processor = ViTImageProcessorPil(size={"height": 64, "width": 64})
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> cache = extract_features(scenes, backbone, image_processor, folder.name, num_workers=0)
+    >>> len(cache)
+    2
+    >>> cache.attach(scenes)[0]["image_features"].shape
+    torch.Size([32, 32, 16])
+    ```
     """
     if pooling not in POOLINGS:
         raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}")
@@ -133,7 +182,7 @@ def extract_features(
     folder = Path(directory) / key
     if state.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.tmp"):  # of a run that was killed, if it is not of one that is writing now
+        for leftover in folder.glob("*.tmp"):  # from a killed run, or from a run that is writing now
             with suppress(FileNotFoundError):
                 if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE:
                     leftover.unlink()
@@ -145,7 +194,7 @@ def extract_features(
     cache = FeatureCache(folder)
     digests = image_digests(dataset)
     rows = {digest: row for row, digest in enumerate(digests) if digest not in cache}  # the last of equal images
-    # Before a process writes, every process must have seen what there is, or their shares would not be of one whole.
+    # All processes must list the missing images before any of them writes: otherwise their shares would not match.
     state.wait_for_everyone()
     share = sorted(rows)[state.process_index :: state.num_processes]
     unreadable = []
@@ -165,7 +214,7 @@ def extract_features(
             total=len(share),
             disable=not state.is_local_main_process,
         )
-        # Not in inference mode, which would leave weights that cannot be trained any more.
+        # The move is outside of inference mode: weights moved in inference mode cannot be trained later.
         backbone = backbone.eval().to(state.device, memory_format=torch.channels_last)
         features = _forward(backbone, loader, pooling, state.device, dtype)
         unreadable = _write_features(folder, share, features, shard_size, pixels, progress)
@@ -175,25 +224,25 @@ def extract_features(
         cache = FeatureCache(folder)
         cache.unreadable = set(gather_object(unreadable))
         if cache.unreadable:
-            state.print(f"{len(cache.unreadable):,} images cannot be opened, and have no features.")
+            state.print(f"{len(cache.unreadable):,} images cannot be opened and have no features.")
     return cache
 
 
 def _describe(
     backbone: PreTrainedModel, image_processor: BaseImageProcessor, pooling: str, mirrored: bool, dtype: torch.dtype
 ) -> dict[str, Any]:
-    # What every config has, such as the version that wrote it, does not change what the backbone computes. Nor does
-    # what a model or a processor is saved with: saved once, it has it ever after.
+    # Fields that every config has, such as the version that wrote it, do not change the features. Neither do fields
+    # that are added when a model or processor is saved.
     saved_with = {"processor_class", "auto_map"}
     common = PreTrainedConfig().to_dict().keys() | saved_with
     config = {name: value for name, value in backbone.config.to_dict().items() if name not in common}
     preprocessing = {name: value for name, value in image_processor.to_dict().items() if name not in saved_with}
     return {
         "backbone": {"class": type(backbone).__name__, "weights": weights_digest(backbone), "config": config},
-        # Backends of the same name round differently.
+        # The class is part of the key because backends round differently.
         "preprocessing": {"class": type(image_processor).__name__, **preprocessing},
         "pooling": pooling,
-        # Folders without these keep the names they had.
+        # Defaults are not part of the key, so that older caches stay valid.
         **({"mirrored": True} if mirrored else {}),
         **({"dtype": str(dtype)} if dtype != torch.float32 else {}),
     }
@@ -218,7 +267,7 @@ class _PixelValues(torch.utils.data.Dataset):
 
 
 def _stack_readable(batch: list[tuple[int, torch.Tensor | None]]) -> tuple[list[int], torch.Tensor | None]:
-    """The numbers of the images that could be opened, and their pixels."""
+    """Returns the indices of the readable images and their stacked pixel values."""
     readable = [(index, pixel_values) for index, pixel_values in batch if pixel_values is not None]
     if not readable:
         return [], None
@@ -230,7 +279,7 @@ def _stack_readable(batch: list[tuple[int, torch.Tensor | None]]) -> tuple[list[
 def _forward(
     backbone: PreTrainedModel, loader: DataLoader, pooling: str, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """The numbers of the images of each batch, and their features in half precision: (B, H, W, C) or (B, C)."""
+    """Yields the image indices of each batch and their features in float16: (B, H, W, C) or (B, C)."""
     for indices, pixel_values in loader:
         if pixel_values is None:
             continue
@@ -249,9 +298,9 @@ def _write_features(
     pixels: _PixelValues,
     progress: tqdm,
 ) -> list[bytes]:
-    """Writes the features of all images that can be opened, and returns the digests of the others."""
+    """Writes the features of all readable images and returns the digests of the unreadable ones."""
     pending, of_shard, done = [], [], set()
-    # The backbone need not wait for the disk.
+    # A thread writes the shards while the backbone computes the next ones.
     with ThreadPoolExecutor(max_workers=1) as writer:
         written = None
 

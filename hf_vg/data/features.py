@@ -11,12 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Features of a frozen backbone, computed once and memory-mapped from then on.
+"""The cache of a frozen backbone's features. They are computed once and memory-mapped afterwards.
 
-A cache is a folder. In it, each combination of backbone weights, preprocessing and pooling has a folder of its own,
-named after a digest of all three, with shards of features in half precision. There, features are found by a digest of
-the image file's bytes. So other weights, another image size or a changed image never find the features that were made
-for something else: they find none, and those are computed.
+A cache is a folder. Each combination of backbone weights, preprocessing and pooling has a subfolder, named after a
+digest of all three. It contains shards of features in half precision. Features are looked up by a digest of the image
+file's bytes. If the weights, the image size or an image changes, its digest changes and new features are computed.
 """
 
 import hashlib
@@ -37,18 +36,21 @@ from .draws import toss
 from .processes import process_state
 
 
-DIGEST_SIZE = 16  # bytes; two of a billion images share a digest with a probability of 1e-21
+DIGEST_SIZE = 16  # bytes; among a billion images, any two share a digest with a probability of 1e-21
 
 
 class FeatureCache(Mapping[bytes, torch.Tensor]):
     r"""
-    The features that [`extract_features`] wrote, for one backbone, preprocessing and pooling, by the digest of an
-    image. They are half-precision tensors, read from disk when they are used: `(height, width, channels)`, or
-    `(channels,)` if they are pooled.
+    The features that [`extract_features`] wrote for one backbone, preprocessing and pooling. It maps the digest of an
+    image to a half-precision tensor of shape `(height, width, channels)`, or `(channels,)` with pooling. The tensors
+    are memory-mapped.
+
+    You rarely create one yourself: [`extract_features`] returns it, and [`~FeatureCache.attach`] adds the features to
+    a dataset. See [`extract_features`] for an example.
 
     Args:
         folder (`str` or `PathLike`):
-            The folder of this combination, within that of the cache.
+            The subfolder of the cache for this combination.
     """
 
     def __init__(self, folder: str | PathLike):
@@ -59,18 +61,18 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         self._places: dict[bytes, tuple[int, int]] = {}
         for shard, file in enumerate(sorted(self.folder.glob("*.safetensors"))):
             try:
-                tensors = load_file(file)  # mapped, not read
+                tensors = load_file(file)  # memory-mapped
                 features, digests = tensors["features"], tensors["digests"]
                 if features.dtype not in (torch.float16, torch.bfloat16) or digests.dtype != torch.uint8:
-                    raise ValueError(f"it holds {features.dtype} and {digests.dtype}")
+                    raise ValueError(f"unexpected types {features.dtype} and {digests.dtype}")
                 if features.ndim not in (2, 4) or digests.shape != (len(features), DIGEST_SIZE):
-                    raise ValueError(f"it holds shapes {tuple(features.shape)} and {tuple(digests.shape)}")
+                    raise ValueError(f"unexpected shapes {tuple(features.shape)} and {tuple(digests.shape)}")
             except (SafetensorError, KeyError, ValueError) as error:
-                raise ValueError(f"{file} is damaged ({error}). Delete it, and it is computed again.") from error
+                raise ValueError(f"{file} is damaged ({error}). Delete it to compute it again.") from error
             self._shards.append(features)
             self._places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(digests.numpy())}
 
-    # A dataset that carries the cache is hashed and sent to workers by pickle: the folder says it all.
+    # `datasets` pickles the cache to hash it and to send it to workers. The folder is enough to open it again.
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return FeatureCache, (self.folder,)
 
@@ -88,18 +90,20 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         self, dataset: Dataset, columns: Iterable[str] = ("captions",), mirrored: "FeatureCache | None" = None
     ) -> Dataset:
         r"""
-        Replaces the image of each row by its `image_features`, which are mapped from disk as the row is read. Rows
-        with images that [`extract_features`] could not open are left out. Under `accelerate launch` every process
-        must call it.
+        Replaces the image of each row by its `image_features`, which are read from disk when you read the row. Images
+        that [`extract_features`] could not open are left out. Under `accelerate launch`, every process must call it.
 
         Args:
             dataset ([`~datasets.Dataset`]):
-                Rows with an `image`, all of which are in the cache.
+                Rows with an `image`. All images must be in the cache.
             columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
-                The other columns that rows keep, and `image` to keep that too. Others stay in the dataset.
+                The other columns that a row returns. Add `"image"` to keep the image too.
             mirrored ([`FeatureCache`], *optional*):
-                Features of the same images, mirrored. In every batch that is read, a coin decides for each row which
-                it has. See [`~hf_vg.data.draws.batch_generator`].
+                Features of the same images, mirrored. Each time rows are read, either of the two features is chosen at
+                random, see [`~hf_vg.data.draws.batch_generator`].
+
+        Returns:
+            [`~datasets.Dataset`]: Rows with `columns` and `image_features`.
         """
         digests = image_digests(dataset)
         unreadable = self.unreadable if mirrored is None else self.unreadable | mirrored.unreadable
@@ -109,13 +113,10 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
         for cache in (self,) if mirrored is None else (self, mirrored):
             missing = [row for row, digest in enumerate(digests) if digest not in cache]
             if missing:
-                path = (
-                    undecoded(dataset.select_columns("image"))[missing[0]]["image"]["path"]
-                    or f"that of row {missing[0]}"
-                )
+                path = undecoded(dataset.select_columns("image"))[missing[0]]["image"]["path"] or f"row {missing[0]}"
                 raise ValueError(
-                    f"{len(missing):,} of {len(dataset):,} images have no features in {cache.folder}, the first is "
-                    f"{path}. Extract them with recipes/extract_features.py."
+                    f"{len(missing):,} of {len(dataset):,} images have no features in {cache.folder}. The first is "
+                    f"{path}. Run recipes/extract_features.py to compute them."
                 )
         columns = [*columns]
 
@@ -134,15 +135,18 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
 
 def image_digests(dataset: Dataset) -> list[bytes]:
     r"""
-    A digest of the bytes of each row's image file, without decoding it. Processes share the reading.
+    Computes a digest of each row's image file. Images are not decoded. The processes share the work.
 
     Args:
         dataset ([`~datasets.Dataset`]):
             Rows with an `image`.
+
+    Returns:
+        `list[bytes]`: One digest per row.
     """
     state = process_state()
     rows = range(state.process_index, len(dataset), state.num_processes)
-    of_path: dict[str, bytes] = {}  # a file that several rows show is read once
+    of_path: dict[str, bytes] = {}  # rows that share a file read it once
     digests = []
     batches = undecoded(dataset.select_columns("image")).select(rows).iter(batch_size=256)
     shown = state.is_local_main_process
@@ -165,5 +169,23 @@ def _digest(source: dict[str, Any]) -> bytes:
 
 
 def undecoded(dataset: Dataset) -> Dataset:
-    """Rows whose `image` is the path or the bytes of the file."""
+    """
+    Turns off image decoding: a row's `image` becomes a dictionary with the `path` or the `bytes` of the file.
+
+    Args:
+        dataset ([`~datasets.Dataset`]):
+            Rows with an `image`.
+
+    Returns:
+        [`~datasets.Dataset`]: The same rows, with images that are not decoded.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import load_scenes, undecoded
+
+    >>> sorted(undecoded(load_scenes(1, 1, 1)["train"])[0]["image"])
+    ['bytes', 'path']
+    ```
+    """
     return dataset.with_format(None).cast_column("image", Image(decode=False))

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Text files as people have them, and files that are written whole or not at all."""
+"""Reads text files in any encoding, writes files atomically, and finds images in folders."""
 
 import codecs
 import os
@@ -25,7 +25,7 @@ from .loading_report import LoadingReport
 
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
-# UTF-32 first: its mark begins with that of UTF-16.
+# UTF-32 comes first: its mark starts with the mark of UTF-16.
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -35,7 +35,16 @@ _BYTE_ORDER_MARKS = (
 
 
 def images_below(folder: str | PathLike) -> list[str]:
-    """The image files in a folder and its sub-folders, by their endings, sorted."""
+    """
+    Lists the image files in a folder and its subfolders.
+
+    Args:
+        folder (`str` or `PathLike`):
+            The folder to search.
+
+    Returns:
+        `list[str]`: Sorted paths of the files with an image extension, such as `.jpg` or `.png`.
+    """
     return sorted(
         str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
     )
@@ -43,14 +52,17 @@ def images_below(folder: str | PathLike) -> list[str]:
 
 def outside(path: str | PathLike, folder: str | PathLike) -> str | None:
     r"""
-    Where a file really is, if that is outside of a folder. Links are followed. In the cache of the Hub, files of a
-    snapshot are links to blobs: those are inside.
+    Checks whether a file is outside of a folder, following links. Files in a snapshot of the Hub cache are links to
+    blobs; they count as inside.
 
     Args:
         path (`str` or `PathLike`):
-            The file, which exists.
+            An existing file.
         folder (`str` or `PathLike`):
-            The folder that it must lie in.
+            The folder that must contain it.
+
+    Returns:
+        `str` or `None`: The real path if it is outside of the folder, otherwise `None`.
     """
     real, root = os.path.realpath(path), os.path.realpath(folder)
     roots = [root]
@@ -63,30 +75,41 @@ def outside(path: str | PathLike, folder: str | PathLike) -> str | None:
 @contextmanager
 def atomic_write(path: str | PathLike, flush: bool = True) -> Iterator[Path]:
     r"""
-    Gives a temporary file to write, which becomes `path` when the block ends. If the block fails or the process is
-    killed, `path` stays as it was: absent, or with its old content. Folders that are missing are made.
+    Opens a temporary path that replaces `path` when the block ends. If the block fails or the process is killed,
+    `path` does not change. Missing folders are created.
 
     Args:
         path (`str` or `PathLike`):
             The file to write.
         flush (`bool`, *optional*, defaults to `True`):
-            Whether to wait until the file is on the disk. Otherwise a power cut may lose it.
+            Whether to wait until the file is on disk. Otherwise a power failure may lose it.
+
+    Yields:
+        `Path`: The temporary file to write.
 
     Example:
 
     ```python
-    with atomic_write("outputs/metrics.json") as file:
-        file.write_text("{}")
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data.files import atomic_write
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name, "metrics.json")
+    >>> with atomic_write(path) as file:
+    ...     _ = file.write_text("{}")
+    >>> path.read_text()
+    '{}'
     ```
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, so that the move is one step. The name is unique: other processes may write `path` too.
+    # In the same folder, so that the replacement is atomic. The name is unique: other processes may write `path` too.
     temporary = path.with_name(f".{path.name[:40]}.{uuid4().hex[:16]}.tmp")
     try:
         yield temporary
         if flush:
-            with open(temporary, "r+b") as written:  # Windows flushes only files that are open for writing
+            with open(temporary, "r+b") as written:  # Windows flushes only files opened for writing
                 os.fsync(written.fileno())
         os.replace(temporary, path)
     finally:
@@ -95,20 +118,23 @@ def atomic_write(path: str | PathLike, flush: bool = True) -> Iterator[Path]:
 
 def read_text(file: str | PathLike, report: LoadingReport) -> str:
     r"""
-    Reads a text file, with lines that end in a line feed whatever they end in there. UTF-8 is read with and without a
-    byte order mark. Other encodings are read as what they seem to be, and reported: the file once, if it is UTF-16, or
-    else each line that is not UTF-8.
+    Reads a text file. Line endings become `\n`, and a byte order mark is removed. Files that are not UTF-8 are read
+    and reported: UTF-16 and UTF-32 are recognized by their byte order mark, and other lines that are not UTF-8 are
+    read as Windows-1252.
 
     Args:
         file (`str` or `PathLike`):
             The file.
         report ([`LoadingReport`]):
-            Is told of the repairs.
+            Collects the repairs.
+
+    Returns:
+        `str`: The text.
     """
     raw = Path(file).read_bytes()
     for mark, encoding in _BYTE_ORDER_MARKS:
         if raw.startswith(mark):
-            report.repair(file, 1, f"the file is {encoding.upper()} and should be UTF-8; it is read as what it is")
+            report.repair(file, 1, f"the file should be UTF-8 but is {encoding.upper()}; it is read as such")
             raw = raw[len(mark) :].decode(encoding, errors="replace").encode()
             break
     raw = raw.removeprefix(codecs.BOM_UTF8)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Which format of images with captions lies in a folder."""
+"""Detects the caption format of a folder or file."""
 
 import difflib
 import os
@@ -27,28 +27,28 @@ from .loading_report import LoadingReport
 from .records import read_json
 
 
-# What `load_captions` reads, and how each is recognised.
+# The formats of `load_captions`, and the files that each is recognized by.
 FORMATS = {
-    "table": "captions.csv, .tsv, .txt, .jsonl or .parquet, or one such file of any name",
+    "table": "captions.csv, .tsv, .txt, .jsonl or .parquet, or a single such file with another name",
     "flickr8k": "Flickr8k.token.txt",
     "flickr30k": "results_20130124.token",
-    "karpathy": "dataset_flickr8k.json and the like",
-    "coco": "captions_train2014.json and the like, also in a folder annotations",
+    "karpathy": "dataset_flickr8k.json and similar",
+    "coco": "captions_train2014.json and similar, also in a folder annotations",
     "flickr30k_entities": "folders Annotations and Sentences",
     "webdataset": "*.tar",
 }
-MAX_JSON_BYTES = 200 * 2**20  # larger files are recognised by their names only
+MAX_JSON_BYTES = 200 * 2**20  # larger files are recognized by name only
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 class FoundFormat(NamedTuple):
     """
-    What [`detect_format`] found.
+    The result of [`detect_format`].
 
     - **name** (`str`) -- The format, a key of `FORMATS`.
     - **path** (`Path`) -- The file or folder to load.
-    - **evidence** (`str`) -- The file or folder that it was recognised by.
+    - **evidence** (`str`) -- The file or folder that gave it away.
     """
 
     name: str
@@ -56,20 +56,33 @@ class FoundFormat(NamedTuple):
     evidence: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.name}, recognised by {self.evidence}"
+        return f"{self.path}: {self.name}, recognized by {self.evidence}"
 
 
 def detect_format(data_dir: str | PathLike) -> FoundFormat:
     r"""
-    Recognises the format of images with captions by the names of the files, whatever their case. If nothing is found
-    in the folder itself, the folders in it are looked into.
+    Detects the format of caption data by its file names, ignoring case. If the folder itself has no captions, its
+    subfolders are searched. If there is no match, or more than one, the error lists what was searched for or found.
 
     Args:
         data_dir (`str` or `PathLike`):
             A folder, a file, or a pattern of `.tar` files.
 
     Returns:
-        [`FoundFormat`]: The only format found. None, or several, are an error that says what was looked for.
+        [`FoundFormat`]: The format, the path to load, and the file it was recognized by.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data import detect_format
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "captions.csv").write_text("image,caption\ndog.jpg,a dog\n")
+    >>> detect_format(folder.name).name
+    'table'
+    ```
     """
     data_dir = Path(data_dir)
     if not data_dir.is_dir():
@@ -85,7 +98,7 @@ def detect_format(data_dir: str | PathLike) -> FoundFormat:
     if len(found) > 1:
         several = "; ".join(f"{one.evidence} ({one.name})" for one in found[:10])
         raise ValueError(
-            f"{data_dir}: it is not clear which captions to load: {several}. Name the file as `data_dir`, or the "
+            f"{data_dir}: it is not clear which captions to load: {several}. Pass the file as `data_dir`, or the "
             "format as `dataset`."
         )
     return found[0]
@@ -93,11 +106,11 @@ def detect_format(data_dir: str | PathLike) -> FoundFormat:
 
 def check_dataset_name(name: str) -> None:
     r"""
-    Refuses a name that is neither a format, nor a folder, nor a dataset of the Hub, which is written `user/name`.
+    Raises a `ValueError` for a name that is not a format, a folder or a dataset on the Hub (`user/name`).
 
     Args:
         name (`str`):
-            What a user calls the dataset.
+            The name to check.
     """
     known = ("scenes", "parquet", *FORMATS)
     if name in known or _HUB_ID.fullmatch(name) or os.path.isdir(name):
@@ -105,14 +118,18 @@ def check_dataset_name(name: str) -> None:
     nearest = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f", did you mean {nearest[0]}?" if nearest else "."
     raise ValueError(
-        f"unknown dataset {name!r}{hint} Known are {', '.join(known)}, and datasets of the Hub as user/name."
+        f"unknown dataset {name!r}{hint} Use one of {', '.join(known)}, or a dataset on the Hub (user/name)."
     )
 
 
 def check_card(name: str) -> None:
     """
-    Refuses a folder whose card names data elsewhere: `datasets` would read them, also from the network. A dataset of
-    the Hub, `user/name`, is not checked.
+    Raises a `ValueError` if the card of a local dataset refers to data outside of its folder: `datasets` would read
+    such data, also from the network. Datasets on the Hub (`user/name`) are not checked.
+
+    Args:
+        name (`str`):
+            The folder of the dataset.
     """
     card = Path(name, "README.md")
     if not card.is_file():
@@ -121,16 +138,16 @@ def check_card(name: str) -> None:
     try:
         about = yaml.safe_load(block[1]) if block else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{card}: its first lines are not YAML: {str(error).partition(chr(10))[0]:.200}") from None
+        raise ValueError(f"{card}: the metadata is not YAML: {str(error).partition(chr(10))[0]:.200}") from None
     places, seen = [about.get("configs")] if isinstance(about, dict) else [], set()
     while places:
         place = places.pop()
         if isinstance(place, (dict, list)):
-            if id(place) not in seen:  # YAML may name one list a billion times
+            if id(place) not in seen:  # aliases in YAML may repeat a list a billion times
                 places += place.values() if isinstance(place, dict) else place
             seen.add(id(place))
         elif "://" in str(place) or os.path.isabs(str(place)) or ".." in Path(str(place)).parts:
-            raise ValueError(f"{card}: it names data outside of its folder, {place!r:.200}. They are not read.")
+            raise ValueError(f"{card} refers to data outside of its folder: {place!r:.200}. Such data is not read.")
 
 
 def _detect_file(path: Path) -> FoundFormat:
@@ -144,7 +161,7 @@ def _detect_file(path: Path) -> FoundFormat:
         return FoundFormat("table", path, path.name)
     if path.suffix.lower() == ".json" and (kind := _kind_of_json(path)):
         return FoundFormat(kind, path, path.name)
-    raise ValueError(f"{path}: not a file of captions. {_looked_for()}")
+    raise ValueError(f"{path} is not a caption file. {_looked_for()}")
 
 
 def _detect_in(folder: Path) -> list[FoundFormat]:

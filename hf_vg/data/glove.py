@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Word vectors in GloVe's text format, as the first values of a model's embeddings."""
+"""Initializes word embeddings from GloVe vectors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,12 @@ from transformers import PreTrainedTokenizerFast
 
 @dataclass
 class GloveReport:
-    """Which words of a vocabulary have a vector, and which have none."""
+    """
+    Words of a vocabulary with and without a GloVe vector.
+
+    - **found** (`list[str]`) -- The words with a vector.
+    - **missing** (`list[str]`) -- The words without one.
+    """
 
     found: list[str]
     missing: list[str]
@@ -37,22 +42,35 @@ class GloveReport:
         text = f"{len(self.found):,} of {words:,} words have a GloVe vector"
         if self.missing:
             some = ", ".join(self.missing[:10]) + (", ..." if len(self.missing) > 10 else "")
-            text += f"; {len(self.missing):,} have none: {some}"
+            text += f"; {len(self.missing):,} do not: {some}"
         return text + "."
 
 
 def load_glove(path: str | PathLike, words: Iterable[str]) -> dict[str, np.ndarray]:
     r"""
-    Reads the vectors of `words`. The other lines are passed over, so that a file larger than memory can be read.
+    Reads the GloVe vectors of some words. Other lines are skipped, so the file may be larger than memory.
 
     Args:
         path (`str` or `PathLike`):
-            A text file with a word and its numbers on each line, parted by spaces.
+            A text file. Each line has a word and its numbers, separated by spaces.
         words (`Iterable[str]`):
-            The words that are wanted.
+            The words to look up.
 
     Returns:
-        `dict[str, np.ndarray]`: The vectors of the words that the file has.
+        `dict[str, np.ndarray]`: The vectors of the words that are in the file.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data.glove import load_glove
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "glove.txt").write_text("dog 0.5 1.0\ncat 0.25 2.0\n")
+    >>> load_glove(Path(folder.name, "glove.txt"), ["dog", "zebra"])
+    {'dog': array([0.5, 1. ], dtype=float32)}
+    ```
     """
     path, wanted = Path(path), {word.encode() for word in words}
     vectors: dict[str, np.ndarray] = {}
@@ -87,29 +105,44 @@ def initialize_from_glove(
     embeddings: nn.Embedding, tokenizer: PreTrainedTokenizerFast, path: str | PathLike
 ) -> GloveReport:
     r"""
-    Fills embeddings with GloVe vectors. A word that has none, and a special token, gets a random vector with the mean
-    and the standard deviation of those that have one, so that no word stands out by its length.
+    Fills embeddings with GloVe vectors. Special tokens and words without a vector get a random vector with the mean
+    and standard deviation of the GloVe vectors, so that all embeddings have a similar norm.
 
     Args:
         embeddings (`nn.Embedding`):
-            As wide as the vectors.
+            The embeddings to fill. Their size must match the vectors.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Says which row belongs to which word.
+            Maps words to rows of the embeddings.
         path (`str` or `PathLike`):
             A file in GloVe's text format.
 
     Returns:
         [`GloveReport`]: The words found and missing.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from torch import nn
+    >>> from hf_vg.data import initialize_from_glove, train_word_tokenizer
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "glove.txt").write_text("a 0.5 1.0\ndog 0.25 2.0\n")
+    >>> tokenizer = train_word_tokenizer(["a dog runs"])
+    >>> print(initialize_from_glove(nn.Embedding(len(tokenizer), 2), tokenizer, Path(folder.name, "glove.txt")))
+    2 of 3 words have a GloVe vector; 1 do not: runs.
+    ```
     """
     vocabulary = tokenizer.get_vocab()
     words = [word for word in sorted(vocabulary, key=vocabulary.get) if word not in tokenizer.all_special_tokens]
     vectors = load_glove(path, words)
     if not vectors:
-        raise ValueError(f"{path} has a vector for none of the {len(words):,} words of the vocabulary.")
+        raise ValueError(f"{path} has no vector for any of the {len(words):,} words of the vocabulary.")
     size = len(next(iter(vectors.values())))
     if size != embeddings.embedding_dim:
         raise ValueError(
-            f"Vectors in {path} have {size} numbers, and the model's embeddings {embeddings.embedding_dim}: set "
+            f"Vectors in {path} have {size} numbers, but the model's embeddings have {embeddings.embedding_dim}: set "
             f"`embedding_size={size}`."
         )
     known = torch.from_numpy(np.stack(list(vectors.values())))

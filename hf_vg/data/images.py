@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images from wherever people have them, as RGB, or one clear error."""
+"""Opens images from files, URLs, bytes and arrays as RGB, with limits and clear errors."""
 
 import base64
 import logging
@@ -34,18 +34,18 @@ from PIL import Image, ImageOps, features
 
 logger = logging.getLogger(__name__)
 
-# PIL knows some fifty formats more, and one of them starts Ghostscript.
+# PIL supports about fifty more formats. One of them runs Ghostscript.
 IMAGE_FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"),
     *(("AVIF",) if features.check("avif") else ()),
 )
-MAX_PIXELS = 100_000_000  # 400 MB while PIL holds them
-MAX_ASPECT_RATIO = 100  # resized to 224 pixels on the shorter side, such an image has 5 million
+MAX_PIXELS = 100_000_000  # 400 MB in memory
+MAX_ASPECT_RATIO = 100  # at 224 pixels on the shorter side, such an image still has 5 million pixels
 MAX_BYTES = 100 * 2**20
 TIMEOUT = 10.0
-MIN_BASE64_LENGTH = 64  # no image is smaller, and a path that does not exist is often shorter
+MIN_BASE64_LENGTH = 64  # no image is smaller, while a mistyped path is often shorter
 
-# The names of images that were reported by `readable_rows`, in this process.
+# Names of the images that this process has already reported as unreadable.
 _reported: set[str] = set()
 
 
@@ -57,26 +57,38 @@ def open_image(
     max_bytes: int = MAX_BYTES,
 ) -> Image.Image:
     r"""
-    Opens an image and makes it RGB. Of an animation the first frame is taken, transparency is laid on white, 16-bit
-    greys are scaled to 8 bits, and the camera's orientation is applied. Files must be in one of `IMAGE_FORMATS`.
+    Opens an image and converts it to RGB. The first frame of an animation is used, transparent pixels are put on
+    white, 16-bit grays are scaled to 8 bits, and the EXIF orientation is applied. The file format must be one of
+    `IMAGE_FORMATS`. If the image cannot be opened, the error names it.
 
     Args:
         source (`str`, `PathLike`, `bytes`, `dict`, `PIL.Image.Image` or `np.ndarray`):
-            A path, an http(s) address, the file's bytes, base64 text, an image, or an array `(height, width)` or
-            `(height, width, channels)` of bytes. A dictionary has the `bytes` or the `path` of an image, as `datasets`
-            gives one that it did not decode. Its path is always a file, and never an address.
+            A path, an http(s) URL, the file's bytes, base64 text, an image, or a `uint8` array of shape
+            `(height, width)` or `(height, width, channels)`. Or a dictionary with the `bytes` or the `path` of an
+            image, as `datasets` returns without decoding. Its path must be a file, not a URL.
         timeout (`float`, *optional*, defaults to 10.0):
-            The most seconds that the download from an address may take.
+            Maximum number of seconds for a download.
         max_pixels (`int`, *optional*, defaults to 100,000,000):
-            Larger images are refused. PIL itself refuses more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
+            Maximum number of pixels. PIL itself refuses more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
         max_aspect_ratio (`float`, *optional*, defaults to 100):
-            Images whose longer side is more than this many times the shorter one are refused: image processors resize
-            the shorter side, and the longer one with it.
+            Maximum ratio of the longer to the shorter side. Image processors resize the shorter side, so an extremely
+            long image would stay huge.
         max_bytes (`int`, *optional*, defaults to 100 MiB):
-            Downloads larger than this are refused.
+            Maximum size of a download.
 
     Returns:
-        `PIL.Image.Image`: In mode RGB.
+        `PIL.Image.Image`: The image in RGB mode.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import open_image
+
+    >>> image = open_image(np.zeros((48, 64), dtype=np.uint8))
+    >>> image.mode, image.size
+    ('RGB', (64, 48))
+    ```
     """
     try:
         if isinstance(source, str) and source.startswith(("http://", "https://")):
@@ -87,8 +99,8 @@ def open_image(
             image.seek(0)
             image.load()
             return _to_rgb(ImageOps.exif_transpose(image))
-    # PIL reports a broken file in many ways, SyntaxError and struct.error among them. Memory may be short for one file
-    # and do for the next.
+    # PIL raises errors of many types for a broken file, also SyntaxError and struct.error. A MemoryError may concern
+    # this file only.
     except Exception as error:
         error_class = TypeError if isinstance(error, TypeError) else ValueError
         raise error_class(f"{_describe(source)} cannot be opened as an image: {_first_line(error)}") from error
@@ -96,14 +108,17 @@ def open_image(
 
 def image_problem(source: "str | PathLike | bytes | dict[str, Any]", decode: bool = False) -> str | None:
     r"""
-    Says why an image file cannot be used, or `None` if it can. Looks at the header, at the checksums of a PNG and at
-    the end of the file, which is several times faster than decoding. A file that seems to be cut off is decoded.
+    Checks whether an image file can be used. By default it reads the header, the checksums of a PNG and the end of the
+    file, which is several times faster than decoding. A file that seems to be truncated is decoded.
 
     Args:
         source (`str`, `PathLike`, `bytes` or `dict`):
             A path, the file's bytes, or a dictionary with one of them, see [`open_image`].
         decode (`bool`, *optional*, defaults to `False`):
             Whether to decode every image.
+
+    Returns:
+        `str` or `None`: What is wrong with the image, or `None` if it can be used.
     """
     try:
         with _opened(source, MAX_PIXELS, MAX_ASPECT_RATIO) as image:
@@ -119,15 +134,18 @@ def image_problem(source: "str | PathLike | bytes | dict[str, Any]", decode: boo
 
 def readable_rows(rows: list[dict[str, Any]], strict: bool = False) -> list[dict[str, Any]]:
     r"""
-    Opens the images of a batch. A row whose image cannot be opened is replaced by the next row of the batch that has
-    a readable one, and its name is logged once. So a broken file does not end a training, the batch keeps its size,
-    and what is in it depends on nothing but its rows. If all images of the batch are broken, they become grey.
+    Opens the images of a batch. If an image cannot be opened, the next readable row of the batch takes its place, and
+    the name of the image is logged once. A broken file does not stop a training run, the batch keeps its size, and its
+    contents depend only on its rows. If all images of the batch are broken, gray images are used.
 
     Args:
         rows (`list[dict]`):
-            Each with an `image`, see [`open_image`]. Text is a path here, and never an address.
+            Each row has an `image`, see [`open_image`]. A string is a path here, never a URL.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that cannot be opened is an error.
+            Whether to raise an error for an image that cannot be opened.
+
+    Returns:
+        `list[dict]`: As many rows, with opened images.
     """
     images = [open_or_report(row["image"], strict) for row in rows]
     readable = [index for index, image in enumerate(images) if image is not None]
@@ -138,7 +156,18 @@ def readable_rows(rows: list[dict[str, Any]], strict: bool = False) -> list[dict
 
 
 def open_or_report(source: Any, strict: bool = False) -> Image.Image | None:
-    """An image of a dataset's row; or `None`, after its name was logged once, if it cannot be opened."""
+    """
+    Opens an image of a dataset. If it cannot be opened, logs its name once.
+
+    Args:
+        source (`Any`):
+            The image, see [`open_image`]. A string is a path here, never a URL.
+        strict (`bool`, *optional*, defaults to `False`):
+            Whether to raise an error instead.
+
+    Returns:
+        `PIL.Image.Image` or `None`: The image, or `None` if it cannot be opened.
+    """
     try:
         return open_image(Path(source) if isinstance(source, str) else source)
     except (TypeError, ValueError) as error:
@@ -147,13 +176,13 @@ def open_or_report(source: Any, strict: bool = False) -> Image.Image | None:
         name = _describe(source)
         if name not in _reported:
             _reported.add(name)
-            logger.warning(f"Skipped: {error} ({len(_reported):,} of such images so far)")
+            logger.warning(f"Skipped: {error} ({len(_reported):,} unreadable images so far)")
         return None
 
 
 @contextmanager
 def _opened(source: Any, max_pixels: int, max_aspect_ratio: float) -> Iterator[Image.Image]:
-    """The image with its size checked, of which nothing but the header is read yet."""
+    """Opens an image and checks its size. Only the header has been read."""
     if isinstance(source, dict) and source.keys() & {"bytes", "path"}:
         source = source.get("bytes") or Path(source.get("path") or "")
     if isinstance(source, str):
@@ -168,7 +197,7 @@ def _opened(source: Any, max_pixels: int, max_aspect_ratio: float) -> Iterator[I
     elif isinstance(source, PathLike):
         file = _open_regular_file(source)
     else:
-        raise TypeError("it is none of a path, an address, bytes, base64 text, a PIL image or an array")
+        raise TypeError("expected a path, a URL, bytes, base64 text, a PIL image or an array")
     with file, Image.open(file, formats=IMAGE_FORMATS) as image:
         _check_size(image, max_pixels, max_aspect_ratio)
         yield image
@@ -177,15 +206,15 @@ def _opened(source: Any, max_pixels: int, max_aspect_ratio: float) -> Iterator[I
 def _check_size(image: Image.Image, max_pixels: int, max_aspect_ratio: float) -> None:
     width, height = image.size
     if width * height > max_pixels:
-        raise ValueError(f"it has {width:,} x {height:,} pixels, and `max_pixels` is {max_pixels:,}")
+        raise ValueError(f"it has {width:,} x {height:,} pixels, but `max_pixels` is {max_pixels:,}")
     if max(width, height) > max_aspect_ratio * min(width, height):
         raise ValueError(
-            f"it has {width:,} x {height:,} pixels, and `max_aspect_ratio` allows {max_aspect_ratio:g} to 1"
+            f"it has {width:,} x {height:,} pixels, but `max_aspect_ratio` allows {max_aspect_ratio:g} to 1"
         )
 
 
 def _open_regular_file(path: PathLike) -> BinaryIO:
-    # To open a named pipe or a device would wait for ever, or never end.
+    # Reading a named pipe or a device might block forever.
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         raise ValueError("it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
@@ -204,7 +233,7 @@ def _path_or_bytes(text: str) -> Path | bytes:
 
 
 def _download(address: str, timeout: float, max_bytes: int) -> bytes:
-    """What an address holds. Neither a slow server nor what it says of its answer's length can break the limits."""
+    """Downloads a URL within the limits, however slow the server is and whatever length it announces."""
     content: Future[bytes] = Future()
 
     def run() -> None:
@@ -213,8 +242,8 @@ def _download(address: str, timeout: float, max_bytes: int) -> bytes:
         except Exception as error:
             content.set_exception(error)
 
-    # httpx limits each read, but not their sum: a server may send its headers byte by byte, or redirect often. The
-    # thread is left to itself then, and ends with the process at the latest.
+    # httpx limits each read, not the total: a server may send its headers byte by byte or redirect often. In that case
+    # the thread is abandoned. It ends with the process at the latest.
     Thread(target=run, daemon=True).start()
     try:
         return content.result(timeout)
@@ -224,7 +253,7 @@ def _download(address: str, timeout: float, max_bytes: int) -> bytes:
 
 def _fetch(address: str, timeout: float, max_bytes: int) -> bytes:
     start, content = time.monotonic(), bytearray()
-    # Unpacked, a small answer may be of any size: it is taken as it is.
+    # No compression: a small response could unpack to any size.
     headers = {"Accept-Encoding": "identity"}
     with httpx.stream("GET", address, timeout=timeout, follow_redirects=True, headers=headers) as response:
         response.raise_for_status()
@@ -232,14 +261,14 @@ def _fetch(address: str, timeout: float, max_bytes: int) -> bytes:
             content += chunk
             if len(content) > max_bytes:
                 raise ValueError(f"the download is larger than `max_bytes`, {max_bytes:,}")
-            if time.monotonic() - start > timeout:  # nobody waits for it any more
+            if time.monotonic() - start > timeout:  # the caller has given up
                 raise TimeoutError
     return bytes(content)
 
 
 def _seems_whole(image: Image.Image) -> bool:
-    """Whether the file ends as one of its format does. The checksums of a PNG are compared too."""
-    file = image.fp  # type: ignore[attr-defined]  # an `ImageFile`, as it was opened
+    """Returns whether the file ends as its format requires. For a PNG, the checksums are verified too."""
+    file = image.fp  # type: ignore[attr-defined]  # it is an `ImageFile`
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 12))
     end = file.read()
@@ -260,8 +289,8 @@ def _seems_whole(image: Image.Image) -> bool:
 
 def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, float, float, float]:
     r"""
-    The part of an image that a model is given: image processors that crop leave the margins out, and those that pad
-    add some.
+    Computes which part of an image the model sees. Image processors that crop cut off the margins; image processors
+    that pad add margins.
 
     Args:
         image_processor ([`BaseImageProcessor`]):
@@ -270,8 +299,18 @@ def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, 
             Width and height of the image.
 
     Returns:
-        `tuple[float, float, float, float]`: Left, top, right and bottom as shares of the image's width and height. A
-        processor that pads an image gives it a part that is larger than the image.
+        `tuple[float, float, float, float]`: Left, top, right and bottom as fractions of the image's width and height.
+        With padding, the box is larger than the image.
+
+    Example:
+
+    ```python
+    >>> from transformers import CLIPImageProcessorPil
+    >>> from hf_vg.data import seen_box
+
+    >>> seen_box(CLIPImageProcessorPil(), (640, 320))  # the center square
+    (0.25, 0.0, 0.75, 1.0)
+    ```
     """
     width, height = image_size
     kind = type(image_processor).__name__
@@ -279,7 +318,7 @@ def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, 
         return _seen_on_tiles(image_processor, width, height)
     size = dict(image_processor.size) if getattr(image_processor, "do_resize", False) else {}
     if kind.startswith("DonutImageProcessor") and size and image_processor.do_pad:
-        # The shorter side is as long as that of the canvas, and then the longer one too, if need be.
+        # The image is resized to the shorter side of the canvas, and then shrunk further if it does not fit.
         scale = min(min(size.values()) / min(image_size), size["width"] / width, size["height"] / height)
         x, y = size["width"] / (width * scale) / 2, size["height"] / (height * scale) / 2
         return 0.5 - x, 0.5 - y, 0.5 + x, 0.5 + y
@@ -296,7 +335,7 @@ def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, 
 
 
 def _seen_on_tiles(image_processor: Any, width: int, height: int) -> tuple[float, float, float, float]:
-    """Mllama's image lies in the upper left corner of a canvas of tiles."""
+    """Mllama puts the image in the upper left corner of a canvas of tiles."""
     from transformers.models.mllama.image_processing_pil_mllama import (
         get_image_size_fit_to_canvas,
         get_optimal_tiled_canvas,
@@ -310,7 +349,7 @@ def _seen_on_tiles(image_processor: Any, width: int, height: int) -> tuple[float
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        # PIL would clip 16-bit greys at 255, which makes most of them white.
+        # PIL would clip 16-bit grays at 255, so that most of them become white.
         image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
     elif image.has_transparency_data:
         image = image.convert("RGBA")

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Visually grounded paraphrases: pairs of captions, true and false of an image, and how their phrases relate."""
+"""Visually grounded paraphrases: pairs of captions, matching an image or not, and relations between their phrases."""
 
 import csv
 import random
@@ -34,9 +34,9 @@ from .scene_grammar import PARAPHRASE_TYPES
 
 
 IDENTIFICATION_LABELS = ("both", "first", "second")
-NUM_NEGATIVE_CAPTIONS = 2  # of the nearest image, each beside every caption of the image itself
+NUM_NEGATIVE_CAPTIONS = 2  # from the nearest image; each is paired with every caption of the image itself
 LABELS = {str(number) for number in range(len(PARAPHRASE_TYPES))}
-SWAPPED = {1: 2, 2: 1}  # forward entailment is reverse entailment the other way round
+SWAPPED = {1: 2, 2: 1}  # swapping the phrases turns forward into reverse entailment
 
 _INT, _STRING = Value("int32"), Value("string")
 _PHRASES = List({"start": _INT, "end": _INT, "boxes": List(_INT)})
@@ -59,21 +59,36 @@ PAIR_FEATURES = Features(
 
 def load_paraphrases(path: str | PathLike) -> Dataset:
     r"""
-    Reads the CSV files of the VGP typology.
+    Reads the CSV files of the typology of visually grounded paraphrases (VGP).
 
     Args:
         path (`str` or `PathLike`):
-            A file with the columns `image`, `original_phrase1`, `original_phrase2` and `type_label`; or the folder of
-            `train_data.csv`, `val_data.csv` and others. All of them are read: a paraphrase belongs to the split of its
-            image.
+            A file with the columns `image`, `original_phrase1`, `original_phrase2` and `type_label`, or the folder
+            with `train_data.csv`, `val_data.csv` and others. All files of a folder are read, because a paraphrase
+            belongs to the split of its image.
 
     Returns:
-        `datasets.Dataset`: `image_id`, `phrase1`, `phrase2`, as they stand in captions, and `label`: alternation,
-        forward entailment (the first entails the second), reverse entailment, equivalence or independence.
+        [`~datasets.Dataset`]: Rows with `image_id`, `phrase1` and `phrase2` as written in the captions, and `label`:
+        alternation, forward entailment (the first phrase entails the second), reverse entailment, equivalence or
+        independence.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data import load_paraphrases
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> header = "image,original_phrase1,original_phrase2,type_label"
+    >>> _ = Path(folder.name, "train_data.csv").write_text(f"{header}\n1.jpg,a dog,an animal,1\n")
+    >>> load_paraphrases(folder.name)[0]
+    {'image_id': '1.jpg', 'phrase1': 'a dog', 'phrase2': 'an animal', 'label': 1}
+    ```
     """
     files = sorted(Path(path).glob("*_data.csv")) if Path(path).is_dir() else [Path(path)]
     if not files:
-        raise FileNotFoundError(f"There is no train_data.csv, nor any other *_data.csv, in {str(path)!r}.")
+        raise FileNotFoundError(f"There is no train_data.csv or other *_data.csv in {str(path)!r}.")
     columns = {"image_id": "image", "phrase1": "original_phrase1", "phrase2": "original_phrase2"}
     rows = []
     for file in files:
@@ -82,13 +97,13 @@ def load_paraphrases(path: str | PathLike) -> Dataset:
             try:
                 missing = {*columns.values(), "type_label"} - set(reader.fieldnames or ())
                 if missing:
-                    raise ValueError(f"{file} lacks the columns {sorted(missing)}; it has {reader.fieldnames}.")
+                    raise ValueError(f"{file} has no columns {sorted(missing)}; it has {reader.fieldnames}.")
                 for row in reader:
                     rows.append(_paraphrase(row, columns, f"{file}:{reader.line_num}"))
             except UnicodeDecodeError as error:
                 raise ValueError(f"{file}:{reader.reader.line_num + 1}: not UTF-8: {error.reason}.") from None
             except csv.Error as error:
-                raise ValueError(f"{file}:{reader.reader.line_num}: not CSV that can be read: {error}.") from None
+                raise ValueError(f"{file}:{reader.reader.line_num}: not CSV: {error}.") from None
     features = Features({name: _STRING for name in columns} | {"label": PAIR_FEATURES["label"]})
     features["label"] = ClassLabel(names=list(PARAPHRASE_TYPES))
     return Dataset.from_list(rows, features=features)
@@ -99,8 +114,8 @@ def _paraphrase(row: Mapping[str, str | None], columns: Mapping[str, str], where
     for name, column in columns.items():
         value = (row[column] or "").strip()
         if not value or "\n" in value or "\0" in value:
-            # A quote that is never closed makes one value of many lines.
-            raise ValueError(f"{where}: `{column}` must be some words on one line, got {describe(value)}.")
+            # A missing closing quote joins many lines into one value.
+            raise ValueError(f"{where}: `{column}` must be text on one line, got {describe(value)}.")
         paraphrase[name] = value
     label = row["type_label"]
     if label not in LABELS:
@@ -110,22 +125,32 @@ def _paraphrase(row: Mapping[str, str | None], columns: Mapping[str, str], where
 
 def nearest_images(features: torch.Tensor | np.ndarray, neighbours: int = 20) -> np.ndarray:
     r"""
-    The nearest other rows of each row by Euclidean distance. The search is exact.
+    Finds the nearest other images of each image by Euclidean distance. The search is exact.
 
     Args:
         features (`torch.Tensor` or `np.ndarray` of shape `(images, size)`):
-            Pooled features of images.
+            Pooled features of the images.
         neighbours (`int`, *optional*, defaults to 20):
-            How many; fewer if there are fewer other rows.
+            Number of neighbours per image. It is reduced if there are fewer other images.
 
     Returns:
-        `np.ndarray` of shape `(images, neighbours)`: Row numbers, the nearest first.
+        `np.ndarray` of shape `(images, neighbours)`: Indices of the neighbours, nearest first.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data.paraphrases import nearest_images
+
+    >>> nearest_images(np.array([[0.0], [1.0], [5.0]]), neighbours=2).tolist()
+    [[1, 2], [0, 2], [1, 0]]
+    ```
     """
     features = torch.as_tensor(features).float().flatten(1).contiguous()
     neighbours = min(neighbours, len(features) - 1)
     if neighbours < 1:
-        raise ValueError(f"Neighbours need two images or more, got {len(features)}.")
-    # Around their mean, rows are short, and little is lost in the differences of squares.
+        raise ValueError(f"Nearest images need at least two images, got {len(features)}.")
+    # Centered features have small norms, so the difference of squares loses little precision.
     features = features - features.mean(dim=0)
     squares = features.square().sum(dim=1)
     found = []
@@ -147,32 +172,48 @@ def make_caption_pairs(
     paraphrases_first: bool = False,
 ) -> Dataset:
     r"""
-    Makes the pairs of captions that VGP models learn from: all pairs of an image's captions; and each of its captions
-    with two captions of the nearest other image, on sides drawn at random.
+    Makes the pairs of captions that VGP models learn from. Positive pairs are all pairs of an image's captions.
+    Negative pairs combine each caption of the image with two captions of the nearest other image, in random order.
 
     Args:
         images ([`~datasets.Dataset`]):
             Rows of [`load_flickr30k_entities`] or [`grounded_scenes`].
         paraphrases (`Mapping[str, Sequence[Mapping]]`):
-            For identifiers of images, rows with `phrase1`, `phrase2` and `label`. See [`paraphrases_by_image`].
+            Maps an image id to rows with `phrase1`, `phrase2` and `label`. See [`paraphrases_by_image`].
         nearest (`np.ndarray` of shape `(images, neighbours)`):
-            From [`nearest_images`].
+            The result of [`nearest_images`].
         seed (`int`, *optional*, defaults to 0):
-            Of all that is drawn at random.
+            Seed of all random choices.
         pairs_per_image (`int`, *optional*):
-            Keep as many pairs of each image, drawn at random, half of them true. All 20 by default.
+            Number of pairs to draw per image, half of them positive. By default all are kept: 20 for five captions.
         is_true (`Callable`, *optional*):
-            Given the number of an image and a caption of another, whether it is true of the image all the same. Such
-            captions are passed over; the paper has no means to know them.
+            Called with the index of an image and a caption of another image. Returns whether the caption also matches
+            the image; such captions are not used as negatives. The paper cannot check this.
         paraphrases_first (`bool`, *optional*, defaults to `False`):
-            Whether true pairs are drawn from those with phrase pairs first. In the published data one in twelve has
-            any, so that a few pairs of each image would have hardly a paraphrase among them.
+            Whether to prefer positive pairs that contain phrase pairs. In the published data only one pair in twelve
+            has any, so a small random sample would contain few paraphrases.
 
     Returns:
-        `datasets.Dataset`: `row`, the number of the image in `images`; `caption1` and `caption2`; `phrases1` and
-        `phrases2`, spans in characters with the numbers of their boxes; `pairs` of phrases that stand in both
-        captions; `label`: both captions are of the image, the first only, or the second only; and `length`, the words
-        of both captions, by which Trainer can batch them.
+        [`~datasets.Dataset`]: One row per pair, with these columns:
+
+        - **row** -- the index of the image in `images`.
+        - **caption1** and **caption2**.
+        - **phrases1** and **phrases2** -- spans in characters, with the indices of their boxes.
+        - **pairs** -- phrase pairs with one phrase in each caption, and their relation.
+        - **label** -- which captions match the image: `both`, `first` or `second`.
+        - **length** -- the number of words of both captions, so that Trainer can group batches by length.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import grounded_scenes, load_scenes, make_caption_pairs
+
+    >>> scenes = grounded_scenes(load_scenes(2, 1, 1)["train"])
+    >>> pairs = make_caption_pairs(scenes, {}, nearest=np.array([[1], [0]]), pairs_per_image=4)
+    >>> [pairs.features["label"].int2str(label) for label in pairs["label"][:4]]  # of the first scene
+    ['both', 'both', 'first', 'second']
+    ```
     """
     rng = random.Random(seed)
     table = images.select_columns(["image_id", "captions", "phrases"])
@@ -210,7 +251,16 @@ def make_caption_pairs(
 
 
 def paraphrases_by_image(paraphrases: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows of [`load_paraphrases`] by the image they belong to."""
+    """
+    Groups the rows of [`load_paraphrases`] by image.
+
+    Args:
+        paraphrases (`Iterable[Mapping]`):
+            Rows with an `image_id`.
+
+    Returns:
+        `dict[str, list[Mapping]]`: Maps an image id to its rows.
+    """
     of_image = defaultdict(list)
     for row in paraphrases:
         of_image[row["image_id"]].append(row)
@@ -221,17 +271,32 @@ def find_phrase_pairs(
     first: str, second: str, paraphrases: Iterable[Mapping[str, Any]], rng: random.Random
 ) -> list[dict[str, int]]:
     r"""
-    The paraphrases whose phrases stand in two captions, one in each. Where a pair stands in them the other way round
-    it is swapped, and its label with it. Of several with the same phrases one is drawn, and pairs that lie within
-    another pair are left out.
+    Finds the paraphrases with one phrase in each of two captions. If they appear in the opposite order, the pair and
+    its label are swapped. If several rows have the same phrases, one is drawn. A pair inside another pair is left out.
 
     Args:
-        first (`str`), second (`str`):
-            The captions.
+        first (`str`):
+            The first caption.
+        second (`str`):
+            The second caption.
         paraphrases (`Iterable[Mapping]`):
             Rows with `phrase1`, `phrase2` and `label`.
         rng (`random.Random`):
-            Draws among equals.
+            Draws among rows with the same phrases.
+
+    Returns:
+        `list[dict[str, int]]`: The spans in characters (`start1`, `end1`, `start2`, `end2`) and the `label`.
+
+    Example:
+
+    ```python
+    >>> import random
+    >>> from hf_vg.data.paraphrases import find_phrase_pairs
+
+    >>> paraphrases = [{"phrase1": "a dog", "phrase2": "an animal", "label": 1}]
+    >>> find_phrase_pairs("an animal runs", "there is a dog", paraphrases, random.Random(0))
+    [{'start1': 0, 'end1': 9, 'start2': 9, 'end2': 14, 'label': 2}]
+    ```
     """
     found: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = defaultdict(list)
     for row in paraphrases:
@@ -252,7 +317,7 @@ def find_phrase_pairs(
     ]
 
 
-@lru_cache(maxsize=4096)  # a phrase is looked for once in each caption of its image, and not once in each pair
+@lru_cache(maxsize=4096)  # each phrase is searched once per caption instead of once per pair
 def _find(phrase: str, caption: str) -> tuple[int, int] | None:
     match = re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", caption, flags=re.IGNORECASE)
     return match.span() if match else None
@@ -269,7 +334,7 @@ def _false_captions(
     is_true: Callable[[int, str], bool] | None,
     rng: random.Random,
 ) -> list[str]:
-    """Two captions of the nearest image that has as many to offer."""
+    """Draws two captions from the nearest image that has two captions that do not match the image."""
     own = set(captions_of[number])
     for neighbour in neighbours:
         offered = [

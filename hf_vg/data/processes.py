@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The processes that share the work on data."""
+"""Processes and CPU cores that share the work on data."""
 
 import os
 import sys
@@ -22,12 +22,15 @@ from accelerate.utils import parse_flag_from_env
 
 
 def process_state() -> PartialState:
-    """accelerate's state, which on a machine without an accelerator sees other processes only if it is told so."""
+    """
+    Returns accelerate's state of this process. Without a GPU, accelerate must be told that it runs on the CPU:
+    otherwise it does not see the other processes.
+    """
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
 
 
 def available_cores() -> int:
-    """The cores that this process may use, as its share if others run beside it."""
-    # Only Linux tells a process that it may use fewer cores than there are.
+    """Returns the number of CPU cores for this process. Processes of the same launch share the cores evenly."""
+    # Only Linux reports how many of the cores a process may use.
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images with captions, as captioners that are transformers' own are trained on them."""
+"""The collator for training transformers' own captioners, such as LLaVA or BLIP."""
 
 from typing import Any
 
@@ -23,27 +23,28 @@ from .draws import batch_generator
 from .images import readable_rows
 
 
-# Models that take a mask of `(rows, 1, queries, keys)` and the position of each token.
+# Models that accept an attention mask of shape `(rows, 1, queries, keys)` and position ids.
 PACKING = ("llava", "vision-encoder-decoder")
 
 
 class PromptedCaptionCollator:
     r"""
-    Batches images with captions for captioners that are transformers' own. A decoder reads what `generate` would be
-    given, and then a caption, which alone is learned.
+    Batches images with captions for transformers' own captioners. The decoder reads the prompt that `generate` would
+    get, followed by a caption. Only the caption has labels.
 
-    Where a model allows it, an image is read once however many captions it has: they stand one behind the other, and
-    each sees the image and itself. For other models one caption of an image is drawn, another one every time.
+    Some models can train on all captions of an image in one forward pass: the captions are concatenated, and each one
+    attends to the image and itself only. For other models, one caption per image is drawn at random in each batch.
 
     Args:
         processor ([`ProcessorMixin`]):
-            The captioner's processor. One with a chat template asks for the caption.
+            The captioner's processor. If it has a chat template, the template makes the prompt.
         config ([`PreTrainedConfig`]):
             The captioner's config.
         max_caption_words (`int`, *optional*):
-            Captions of more words are left out, unless an image has no other.
+            Captions with more words are left out, unless an image has no shorter one.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether an image that cannot be opened is an error. Else it is replaced, see [`readable_rows`].
+            Whether to raise an error for an image that cannot be opened. By default another row of the batch takes its
+            place, see [`readable_rows`].
     """
 
     def __init__(
@@ -64,17 +65,17 @@ class PromptedCaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with an `image` and its `captions`.
+                Each row has an `image` and its `captions`.
 
         Returns:
-            What the model is called with, and `labels`: -100 where there is no word of a caption.
+            `dict[str, torch.Tensor]`: The inputs of the model, and `labels`, which are -100 outside of captions.
         """
         rows = readable_rows(rows, self.strict)
         generator = batch_generator(caption for row in rows for caption in row["captions"])
         batch = self._inputs([row["image"] for row in rows])
         prompts = batch.get("input_ids", torch.full((len(rows), 1), self.start))
         is_prompt = batch.get("attention_mask", torch.ones_like(prompts)).bool()
-        # Each caption begins with a copy of the prompt's last token, and the labels of models are one token ahead.
+        # Each caption starts with a copy of the prompt's last token. Models shift labels by one token.
         context, starts = prompts[:, :-1], prompts[:, -1].tolist()
         texts, labels, parts, positions = [], [], [], []
         for row, start, length in zip(rows, starts, is_prompt[:, :-1].sum(dim=1).tolist(), strict=True):
@@ -97,12 +98,21 @@ class PromptedCaptionCollator:
         }
         if not self.is_encoder_decoder:
             return {**batch, "input_ids": ids, "labels": labels, **packed}
-        ahead = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # this model does not shift labels
+        ahead = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # encoder-decoders do not shift labels
         packed = {f"decoder_{name}": value for name, value in packed.items()}
         return {**batch, "decoder_input_ids": ids, "labels": ahead, **packed}
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """What `generate` is given to write captions for these rows."""
+        """
+        Batches the inputs of `generate`, without the captions.
+
+        Args:
+            rows (`list[dict]`):
+                The rows to caption.
+
+        Returns:
+            `dict[str, torch.Tensor]`: The pixel values, and the prompt if the processor has a chat template.
+        """
         return self._inputs([row["image"] for row in readable_rows(rows, self.strict)])
 
     def _inputs(self, images: list[Any]) -> dict[str, torch.Tensor]:
@@ -124,7 +134,7 @@ class PromptedCaptionCollator:
         return self.processor.tokenizer(captions, add_special_tokens=False)["input_ids"]
 
 
-PADDING, PROMPT = -1, -2  # what a token is that belongs to no caption
+PADDING, PROMPT = -1, -2  # part numbers of tokens outside of captions
 
 
 def _joined(first: torch.Tensor | None, rows: list[torch.Tensor], padding: int) -> torch.Tensor:
@@ -133,7 +143,10 @@ def _joined(first: torch.Tensor | None, rows: list[torch.Tensor], padding: int) 
 
 
 def _sees(parts: torch.Tensor) -> torch.Tensor:
-    """A mask `(rows, 1, queries, keys)`: all see the prompt before them, and captions and paddings see themselves."""
+    """
+    Makes the attention mask `(rows, 1, queries, keys)`. Every token sees the prompt before it, and the tokens before
+    it in its own caption or padding.
+    """
     query, key = parts[:, :, None], parts[:, None, :]
     length = parts.shape[1]
     return (((key == PROMPT) | (key == query)) & torch.ones(length, length, dtype=torch.bool).tril())[:, None]

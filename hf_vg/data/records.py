@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Records of annotation files, of which nothing is certain: each field is checked, and an error names its place."""
+"""Reads records of annotation files. Every field is checked, and errors name the place in the file."""
 
 import json
 from os import PathLike
@@ -25,37 +25,52 @@ _KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object"}
 
 
 def read_json(file: str | PathLike) -> Any:
-    """Reads a JSON file. What is wrong with it is a `ValueError` that names the file, and the line if there is one."""
+    """Reads a JSON file. Raises a `ValueError` with the file, and the line if known, if it cannot be parsed."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not JSON that can be read: {error}.") from None
+        raise ValueError(f"{file}: not JSON: {error}.") from None
     return parse_json(text, file)
 
 
 def parse_json(text: str, where: str | PathLike) -> Any:
-    """Parses JSON. What is wrong with it is a `ValueError` that names the place."""
+    """Parses JSON. Raises a `ValueError` that starts with `where` if it cannot be parsed."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}:{error.lineno}: not JSON: {error.msg}.") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise ValueError(f"{where}: not JSON that can be read: {error}.") from None
+    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, deeply nested brackets
+        raise ValueError(f"{where}: not JSON: {error}.") from None
 
 
 def take(record: Any, name: str, kind: type, where: str) -> Any:
     r"""
-    A field of a record, of the right type.
+    Returns a field of a record after checking its type.
 
     Args:
         record (`Any`):
-            What should be an object with that field.
+            The record, which should be a dictionary.
         name (`str`):
             The name of the field.
         kind (`type`):
-            `int` (of 64 bits), `str` (of valid Unicode), `list` or `dict`.
+            The expected type: `int` (64 bits), `str` (valid Unicode), `list` or `dict`.
         where (`str`):
-            Names the record in error messages, such as `"questions.json: questions[3]"`.
+            The place of the record for error messages, such as `"questions.json: questions[3]"`.
+
+    Returns:
+        `Any`: The value of the field.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.records import take
+
+    >>> take({"image_id": 7}, "image_id", int, "file.json: images[0]")
+    7
+    >>> take({"image_id": "seven"}, "image_id", int, "file.json: images[0]")
+    Traceback (most recent call last):
+    ValueError: 'image_id' of file.json: images[0] must be an integer, got 'seven'.
+    ```
     """
     if not isinstance(record, dict):
         raise ValueError(f"{where} must be an object, got {describe(record)}.")
@@ -67,18 +82,18 @@ def take(record: Any, name: str, kind: type, where: str) -> Any:
         raise ValueError(f"{name!r} of {where} must be {_KINDS[kind]}, got {describe(value)}.")
     if kind is str and not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError(
-            f"{name!r} of {where} holds half of a surrogate pair, and is no valid Unicode: {value!a:.80}."
+            f"{name!r} of {where} has half of a surrogate pair, which is not valid Unicode: {value!a:.80}."
         )
     return value
 
 
 def take_records(record: Any, name: str, where: str) -> list[tuple[str, Any]]:
-    """The items of a list field, each with the words that name it in error messages."""
+    """Returns the items of a list field, each with its place for error messages."""
     return [(f"{where}: {name}[{index}]", item) for index, item in enumerate(take(record, name, list, where))]
 
 
 def describe(value: Any) -> str:
-    """A value in a few words, however large it is."""
+    """Describes a value in a few words for an error message, however large it is."""
     if isinstance(value, (str, bytes)):
         return ascii(value[:60])
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63):
@@ -87,16 +102,27 @@ def describe(value: Any) -> str:
 
 
 def find_image(folder: str | PathLike, name: str) -> Path:
-    """An image in a folder, by a name that an annotation file gives. It must not lead out of the folder."""
+    """
+    Finds an image that an annotation file names. Names that lead out of the folder raise a `ValueError`.
+
+    Args:
+        folder (`str` or `PathLike`):
+            The folder with the images.
+        name (`str`):
+            The file name from the annotation file.
+
+    Returns:
+        `Path`: The path of the image.
+    """
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ValueError(f"the image {describe(name)} is not inside {str(folder)!r}")
-    # No file system has names this long, and some raise an error if they are asked.
+    # No file system allows names this long, and some raise an error for them.
     if len(name) > 1000 or any(len(part) > 255 for part in path.parts) or not Path(folder, path).is_file():
         raise FileNotFoundError(f"there is no image {describe(name)} in {str(folder)!r}")
     if real := outside(Path(folder, path), folder):
         raise ValueError(
-            f"the image {describe(name)} is a link to {real}, outside of {str(folder)!r}: name the folder that holds "
-            "it as `images_dir`"
+            f"the image {describe(name)} is a link to {real}, outside of {str(folder)!r}: pass the folder that "
+            "contains it as `images_dir`"
         )
     return Path(folder, path)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""RefCOCO, RefCOCO+ and RefCOCOg: expressions that refer to one object of an image."""
+"""Loads referring expressions: RefCOCO, RefCOCO+ and RefCOCOg."""
 
 import io
 import pickle
@@ -41,36 +41,59 @@ REFERRING_FEATURES = Features(
 
 
 class _DataOnlyUnpickler(pickle.Unpickler):
-    """Reads lists, dicts, strings and numbers. Anything else in a pickle is code to run: it is refused."""
+    """Reads lists, dicts, strings and numbers. Everything else in a pickle could run code, so it raises an error."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, but referring expressions are plain data")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, but referring expressions are plain data")
 
 
 def load_referring(folder: str | PathLike, images: str | PathLike, split_by: str = "unc") -> DatasetDict:
     r"""
-    Reads the published files of a data set of referring expressions: `refs(SPLIT_BY).p` and `instances.json`. The
-    first is a pickle. It is read as plain data: nothing in it is run, and a pickle that asks for more is refused.
+    Reads the published files of a referring expression dataset: `refs(SPLIT_BY).p` and `instances.json`. The first is
+    a pickle. It is read as plain data: no code in it can run, and a pickle with code raises an error.
 
     Args:
         folder (`str` or `PathLike`):
-            Folder of the two files, for example `refcoco+`.
+            The folder with the two files, for example `refcoco+`.
         images (`str` or `PathLike`):
-            The folder of COCO's `train2014` images.
+            The folder with COCO's `train2014` images.
         split_by (`str`, *optional*, defaults to `"unc"`):
-            Whose splits to use: `"unc"` or `"google"`, and `"umd"` for RefCOCOg.
+            Which splits to use: `"unc"` or `"google"`, and `"umd"` for RefCOCOg.
 
     Returns:
-        `datasets.DatasetDict`: A split for each that the file names, with one row per expression: `ref_id`,
-        `image_id`, `image`, `expression`, the `box` that is referred to, and the `boxes` of all annotated objects of
-        the image, that one among them. Boxes are (left, top, right, bottom) in pixels.
+        [`~datasets.DatasetDict`]: The splits of the file. Each expression is a row with `ref_id`, `image_id`, `image`,
+        `expression`, its `box`, and the `boxes` of all annotated objects of the image, including that one. Boxes are
+        (left, top, right, bottom) in pixels.
+
+    Example:
+
+    ```python
+    >>> import json, pickle, tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import load_referring
+
+    >>> tmp = tempfile.TemporaryDirectory()
+    >>> folder = Path(tmp.name)
+    >>> Image.new("RGB", (64, 64)).save(folder / "1.jpg")
+    >>> instances = {
+    ...     "images": [{"id": 1, "file_name": "1.jpg"}],
+    ...     "annotations": [{"id": 5, "image_id": 1, "bbox": [10, 20, 30, 40]}],
+    ... }
+    >>> _ = (folder / "instances.json").write_text(json.dumps(instances))
+    >>> ref = {"ref_id": 0, "image_id": 1, "ann_id": 5, "split": "val", "sentences": [{"sent": "the left dog"}]}
+    >>> _ = (folder / "refs(unc).p").write_bytes(pickle.dumps([ref]))
+    >>> row = load_referring(folder, images=folder)["val"][0]
+    >>> row["expression"], row["box"]
+    ('the left dog', [10.0, 20.0, 40.0, 60.0])
+    ```
     """
     folder = Path(folder)
     refs_file, instances_file = folder / f"refs({split_by}).p", folder / "instances.json"
     for file in (refs_file, instances_file):
         if not file.is_file():
             there = sorted(path.name for path in folder.glob("refs(*).p")) if folder.is_dir() else []
-            raise FileNotFoundError(f"There is no {file.name!r} in {str(folder)!r}; of references it has {there}.")
+            raise FileNotFoundError(f"There is no {file.name!r} in {str(folder)!r}; its reference files are {there}.")
     refs = _read_refs(refs_file)
     names, boxes_of = _read_instances(instances_file)
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -81,7 +104,8 @@ def load_referring(folder: str | PathLike, images: str | PathLike, split_by: str
         box = boxes_of.get(image_id, {}).get(annotation)
         if box is None or image_id not in names:
             raise ValueError(
-                f"{where} is to annotation {annotation} of image {image_id}, of which {instances_file} has no box."
+                f"{where} refers to annotation {annotation} of image {image_id}, but {instances_file} has no box for "
+                "it."
             )
         try:
             image = find_image(images, names[image_id])
@@ -104,22 +128,22 @@ def load_referring(folder: str | PathLike, images: str | PathLike, split_by: str
 def _read_refs(file: Path) -> list:
     try:
         pickled = file.read_bytes()
-        # Python makes room for as many objects as the highest number that a pickle gives one.
+        # Python allocates memory for the highest object number in a pickle.
         for opcode, number, _ in pickletools.genops(pickled):
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (number or 0) > len(pickled):
                 raise pickle.UnpicklingError(f"it numbers an object {number}, but has only {len(pickled)} bytes")
         refs = _DataOnlyUnpickler(io.BytesIO(pickled), encoding="latin-1").load()
-    # A damaged pickle may raise anything: its opcodes are a small program.
+    # A damaged pickle may raise any error: its opcodes are a small program.
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or "it ends too early"
         raise ValueError(f"{file} cannot be read: {type(error).__name__}: {reason}.") from None
     if not isinstance(refs, list) or not refs:
-        raise ValueError(f"{file} must hold a list of references, got {describe(refs)}.")
+        raise ValueError(f"{file} must contain a list of references, got {describe(refs)}.")
     return refs
 
 
 def _read_instances(file: Path) -> tuple[dict[int, str], dict[int, dict[int, list[float]]]]:
-    """The file name of each image, and the box of each of its annotations, which has an area."""
+    """Returns the file name of each image, and the boxes of its annotations. Boxes without an area are left out."""
     instances = read_json(file)
     names = {
         take(image, "id", int, where): take(image, "file_name", str, where)
@@ -136,14 +160,26 @@ def _read_instances(file: Path) -> tuple[dict[int, str], dict[int, dict[int, lis
 
 def box_iou(boxes1: np.ndarray, boxes2: np.ndarray) -> np.ndarray:
     r"""
-    Intersection over union of boxes (left, top, right, bottom).
+    Computes the intersection over union of boxes (left, top, right, bottom).
 
     Args:
-        boxes1 (`np.ndarray` of shape `(..., 4)`), boxes2 (`np.ndarray` of shape `(..., 4)`):
-            Boxes, of shapes that broadcast.
+        boxes1 (`np.ndarray` of shape `(..., 4)`):
+            Boxes.
+        boxes2 (`np.ndarray` of shape `(..., 4)`):
+            Boxes with a shape that broadcasts with `boxes1`.
 
     Returns:
-        `np.ndarray` of shape `(...)`.
+        `np.ndarray` of shape `(...)`: Values from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data.referring import box_iou
+
+    >>> float(box_iou(np.array([0, 0, 2, 2]), np.array([0, 1, 2, 3])).round(3))
+    0.333
+    ```
     """
     boxes1, boxes2 = np.asarray(boxes1, dtype=np.float64), np.asarray(boxes2, dtype=np.float64)
     sides = np.minimum(boxes1[..., 2:], boxes2[..., 2:]) - np.maximum(boxes1[..., :2], boxes2[..., :2])

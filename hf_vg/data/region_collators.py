@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Batches of texts about regions of images: caption pairs, questions and referring expressions."""
+"""Collators of texts about image regions: caption pairs, questions and referring expressions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +31,14 @@ from .referring import box_iou
 from .vqa import answer_scores
 
 
-MAX_BLANK = 4096  # pixels per side of an image that stands for a broken one
-MASKED_SHARE = 0.15  # of words, for masked language modelling
+MAX_BLANK = 4096  # maximum side in pixels of the image that replaces an unreadable one
+MASKED_SHARE = 0.15  # share of words to mask for masked language modeling
 
 
 class RegionCollator:
     r"""
-    Base of the collators below. Each row is a text, and its `row` is the number of its image among `images`.
+    Base class of the collators of texts about image regions. Each row has a text, and the index of its image in
+    `images` as `row`.
 
     Args:
         processor ([`ProcessorMixin`]):
@@ -52,10 +53,11 @@ class RegionCollator:
         self.images = images
 
     def process(self, rows: Sequence[Mapping[str, Any]], **texts: Any) -> dict[str, torch.Tensor]:
+        """Calls the processor with the images and boxes of the rows, and with `texts`."""
         numbers = [row["row"] for row in rows]
         groups = [len(list(group)) for _, group in groupby(numbers)]
         if len(set(groups)) == 1:
-            numbers = numbers[:: groups[0]]  # texts about one image share it, if all images have as many
+            numbers = numbers[:: groups[0]]  # each image is encoded once if all images have the same number of texts
         images = [self.images[number] for number in numbers]
         boxes = [image["boxes"] for image in images]
         if "image_features" in images[0]:
@@ -68,23 +70,33 @@ class RegionCollator:
 
 
 def _blank(boxes: Sequence[Sequence[float]]) -> Image.Image:
-    """Takes the place of an image that cannot be opened, and holds its boxes: its texts stay in the batch."""
+    """Makes a gray image, large enough for the boxes, to replace an unreadable one. Its texts stay in the batch."""
     width, height = (max((math.ceil(box[side]) for box in boxes), default=64) for side in (2, 3))
     return Image.new("RGB", (min(width, MAX_BLANK), min(height, MAX_BLANK)), "grey")
 
 
 class ImageGroupSampler(Sampler[int]):
     r"""
-    Draws rows in random order, but keeps groups of rows of one image together. In batches of whole groups, each image
-    is encoded once per group.
+    Draws rows in random order, but keeps groups of rows of the same image together. In batches of whole groups, each
+    image is encoded once per group.
 
     Args:
         images (`Sequence[int]`):
-            The image of each row. Rows of an image follow one another.
+            The image of each row. Rows of the same image must be adjacent.
         group_size (`int`):
-            The most rows in a group.
+            Maximum number of rows in a group.
         seed (`int`, *optional*, defaults to 0):
-            Seed of the order, which differs between epochs and is the same in all processes.
+            Seed of the order. The order differs between epochs and is the same in all processes.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.region_collators import ImageGroupSampler
+
+    >>> images = [0, 0, 1, 1, 2, 2]
+    >>> [images[row] for row in ImageGroupSampler(images, group_size=2)]
+    [0, 0, 2, 2, 1, 1]
+    ```
     """
 
     def __init__(self, images: Sequence[int], group_size: int, seed: int = 0):
@@ -94,6 +106,7 @@ class ImageGroupSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the next iteration, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -106,7 +119,7 @@ class ImageGroupSampler(Sampler[int]):
             rows = list(members)
             rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
             groups += [rows[start : start + self.group_size] for start in range(0, len(rows), self.group_size)]
-        # Smaller groups come last: before them, every batch is of whole groups.
+        # Incomplete groups come last, so that all batches before them have whole groups.
         order = torch.randperm(len(groups), generator=generator).tolist()
         order.sort(key=lambda index: len(groups[index]) < self.group_size)
         for index in order:
@@ -118,8 +131,10 @@ class CaptionPairCollatorForVGP(RegionCollator):
     Batches pairs of captions with their phrases, for [`GroundedVisualBertForVGP`].
 
     Args:
-        processor ([`ProcessorMixin`]), images ([`~datasets.Dataset`]):
-            As for [`RegionCollator`].
+        processor ([`ProcessorMixin`]):
+            A [`GroundedVisualBertProcessor`].
+        images ([`~datasets.Dataset`]):
+            Rows of [`region_images`].
         mask_words (`bool`, *optional*, defaults to `False`):
             Whether to add `masked_input_ids` and `masked_labels`, for models with a `masked_lm_weight`.
     """
@@ -133,6 +148,9 @@ class CaptionPairCollatorForVGP(RegionCollator):
         Args:
             rows (`Sequence[Mapping]`):
                 Rows of [`make_caption_pairs`].
+
+        Returns:
+            `dict[str, torch.Tensor]`: The inputs of the model, with `labels`.
         """
         batch = self.process(
             rows,
@@ -148,7 +166,17 @@ class CaptionPairCollatorForVGP(RegionCollator):
         return batch
 
     def masked(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """BERT's: of the words that are chosen 80% become the mask, 10% a random word, and 10% stay."""
+        """
+        Masks words as BERT does: 80% of the chosen words become the mask token, 10% a random word, and 10% stay.
+
+        Args:
+            input_ids (`torch.Tensor`):
+                The tokens.
+
+        Returns:
+            `tuple[torch.Tensor, torch.Tensor]`: The masked tokens, and the labels, which are -100 for words that were
+            not chosen.
+        """
         tokenizer = self.processor.tokenizer
         special = torch.isin(input_ids, torch.tensor(tokenizer.all_special_ids))
         generator = batch_generator(input_ids.flatten().tolist())
@@ -162,11 +190,13 @@ class CaptionPairCollatorForVGP(RegionCollator):
 
 class QuestionCollator(RegionCollator):
     r"""
-    Batches questions with scores of their answers, for [`GroundedVisualBertForQuestionAnswering`].
+    Batches questions with the scores of their answers, for [`GroundedVisualBertForQuestionAnswering`].
 
     Args:
-        processor ([`ProcessorMixin`]), images ([`~datasets.Dataset`]):
-            As for [`RegionCollator`].
+        processor ([`ProcessorMixin`]):
+            A [`GroundedVisualBertProcessor`].
+        images ([`~datasets.Dataset`]):
+            Rows of [`region_images`].
         answers (`Sequence[str]`):
             The answers to choose from. See [`answer_vocabulary`].
     """
@@ -179,7 +209,10 @@ class QuestionCollator(RegionCollator):
         r"""
         Args:
             rows (`Sequence[Mapping]`):
-                Each with a `row`, a `question` and its `answers`.
+                Each row has the index of its image as `row`, a `question` and its `answers`.
+
+        Returns:
+            `dict[str, torch.Tensor]`: The inputs of the model, with `labels`: one score per answer.
         """
         masks = [self.processor.tokenizer.mask_token] * len(rows)
         batch = self.process(rows, text=[row["question"] for row in rows], text_pair=masks)
@@ -192,17 +225,28 @@ class QuestionCollator(RegionCollator):
 
 
 class ReferringCollator(RegionCollator):
-    """Batches referring expressions, for [`GroundedVisualBertForReferringExpression`]."""
+    r"""
+    Batches referring expressions, for [`GroundedVisualBertForReferringExpression`].
+
+    Args:
+        processor ([`ProcessorMixin`]):
+            A [`GroundedVisualBertProcessor`].
+        images ([`~datasets.Dataset`]):
+            Rows of [`region_images`].
+    """
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         r"""
         Args:
             rows (`Sequence[Mapping]`):
-                Each with a `row`, an `expression` and the `box` it refers to, relative to the image.
+                Each row has the index of its image as `row`, an `expression` and its `box`, relative to the image.
+
+        Returns:
+            `dict[str, torch.Tensor]`: The inputs of the model, with `labels`: 1 for regions that overlap the box.
         """
         batch = self.process(rows, text=[row["expression"] for row in rows])
         boxes = batch["boxes"].repeat_interleave(len(rows) // len(batch["boxes"]), dim=0)
         overlap = box_iou(boxes.numpy(), np.array([[row["box"]] for row in rows]))
         batch["labels"] = torch.from_numpy(overlap > 0.5).float()
-        batch["labels"][:, 0] = 0  # the whole image is no answer: what fills it has a box of its own
+        batch["labels"][:, 0] = 0  # region 0 is the whole image, which is never the answer
         return batch

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images with boxes, and the rows about them that GroundedVisualBert is trained on."""
+"""Loads images with boxes and prepares the rows that GroundedVisualBert is trained on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,40 +43,64 @@ from .vqa import load_vqa
 
 REFERRING_DATASETS = ("refcoco", "refcoco+", "refcocog")
 SPLITS = ("train", "validation", "test")
-THUMBNAIL_SIZE = 8  # pixels per side; scenes with near thumbnails look alike
+THUMBNAIL_SIZE = 8  # pixels per side; scenes that look alike have similar thumbnails
 
 
 @dataclass
 class RegionDataArguments:
-    """Images with boxes, and texts about them."""
+    """
+    Arguments that choose images with boxes and texts about them. Each field's help text explains it: run a recipe with
+    `--help` to see them all.
+    """
 
     dataset: str = field(
         default="scenes",
-        metadata={"help": "`scenes`, which are generated, or the published files: see the recipe's docstring."},
+        metadata={"help": "`scenes`, the synthetic dataset, or published files: see the recipe's docstring."},
     )
-    data_dir: str | None = field(default=None, metadata={"help": "Folder of the dataset's files."})
-    images_dir: str | None = field(default=None, metadata={"help": "Folder of its images."})
-    strict: bool = field(default=False, metadata={"help": "Treat each image that must be skipped as an error."})
+    data_dir: str | None = field(default=None, metadata={"help": "Folder with the dataset's files."})
+    images_dir: str | None = field(default=None, metadata={"help": "Folder with the images."})
+    strict: bool = field(default=False, metadata={"help": "Raise an error for a bad image instead of skipping it."})
     num_train_images: int | None = field(
-        default=None, metadata={"help": "Number of images to train on. Defaults to all, or to 4,000 scenes."}
+        default=None, metadata={"help": "Number of training images. Defaults to all images, or 4,000 scenes."}
     )
     num_eval_images: int | None = field(
         default=None,
-        metadata={"help": "Number of images to validate on, and to test on. Defaults to all, or to 500 scenes."},
+        metadata={
+            "help": "Number of images in the validation split, and in the test split. Defaults to all images, or 500 "
+            "scenes."
+        },
     )
     trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a checkpoint, if you trust its author."}
+        default=False,
+        metadata={"help": "Run the code that comes with a checkpoint. Use it only if you trust the author."},
     )
-    image_size: int = field(default=64, metadata={"help": "Width and height that images are resized to."})
+    image_size: int = field(default=64, metadata={"help": "Width and height to which images are resized."})
     features: str | None = field(
         default=None,
-        metadata={"help": "Folder to cache the frozen backbone's feature maps in. Missing ones are computed."},
+        metadata={"help": "Folder of the feature cache. Missing features are computed once and then read from it."},
     )
 
 
 def load_grounded_images(args: RegionDataArguments) -> DatasetDict:
     """
-    Images with boxes and captions: `train`, `validation` and `test`. Without a test split, validation is used as such.
+    Loads images with boxes and captions. If there is no test split, the validation split is used for testing too.
+
+    Args:
+        args ([`RegionDataArguments`]):
+            The dataset, `scenes` or `flickr30k_entities`, and how many of its images to use.
+
+    Returns:
+        [`~datasets.DatasetDict`]: The splits `train`, `validation` and `test`, see [`load_flickr30k_entities`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, load_grounded_images
+
+    >>> images = load_grounded_images(RegionDataArguments(num_train_images=2, num_eval_images=1))
+    >>> len(images["train"]), images["train"][0]["boxes"][0]
+    (2, [34.25, 39.75, 52.25, 57.75])
+    ```
     """
     folders = _folders(args, ("flickr30k_entities",))
     if folders is None:
@@ -93,7 +117,17 @@ def load_grounded_images(args: RegionDataArguments) -> DatasetDict:
 
 
 def training_texts(images: Dataset) -> list[str]:
-    """Captions of images. Scenes also have questions and expressions, which the next recipe may ask."""
+    """
+    Lists the texts to train a tokenizer on: the captions, and for scenes also questions and referring expressions, so
+    that the tokenizer fits all recipes.
+
+    Args:
+        images ([`~datasets.Dataset`]):
+            A split of [`load_grounded_images`].
+
+    Returns:
+        `list[str]`: The texts.
+    """
     texts = [caption for captions in images["captions"] for caption in captions]
     for column, key in (("questions", "question"), ("referring", "expression")):
         if column in images.column_names:
@@ -110,19 +144,24 @@ def vgp_rows(
     pairs_per_image: int | None = None,
 ) -> DatasetDict:
     r"""
-    The caption pairs of every split, with hard negatives from the images that look most alike.
+    Makes the caption pairs of every split. Negatives come from the images that look most alike.
 
     Args:
         args ([`RegionDataArguments`]):
-            The dataset, and the folder of cached features if there is one.
+            The dataset, and the folder of the feature cache if there is one.
         images ([`~datasets.DatasetDict`]):
-            What [`load_grounded_images`] returned.
-        model ([`PreTrainedModel`]), processor ([`GroundedVisualBertProcessor`]):
-            Their backbone and image processor decide which published images look alike.
+            The result of [`load_grounded_images`].
+        model ([`PreTrainedModel`]):
+            Its backbone computes which photos look alike. Scenes are compared by thumbnails.
+        processor ([`GroundedVisualBertProcessor`]):
+            The model's processor.
         paraphrases_dir (`str`, *optional*):
-            Folder of the VGP typology's `*_data.csv`. Scenes have their own paraphrases.
+            Folder with the VGP typology's `*_data.csv`. Scenes have their own paraphrases.
         pairs_per_image (`int`, *optional*):
-            See [`make_caption_pairs`].
+            Number of pairs to draw per image, see [`make_caption_pairs`].
+
+    Returns:
+        [`~datasets.DatasetDict`]: Rows of [`make_caption_pairs`] for each split.
     """
     is_scenes = args.dataset == "scenes"
     if not is_scenes:
@@ -145,7 +184,7 @@ def vgp_rows(
             seed=SPLITS.index(split),
             pairs_per_image=pairs_per_image,
             is_true=is_true,
-            paraphrases_first=not is_scenes,  # most pairs of scenes have some
+            paraphrases_first=not is_scenes,  # most caption pairs of scenes have paraphrases
         )
     return DatasetDict(rows)
 
@@ -155,7 +194,18 @@ def _is_true(objects: Sequence, number: int, caption: str) -> bool:
 
 
 def rows_by_novelty(rows: Dataset, images: Dataset) -> dict[str, Dataset]:
-    """Splits rows about scenes by whether training had each pair of colour and shape: `seen` and `unseen`."""
+    """
+    Splits rows about scenes into those with color-shape combinations seen in training, and those without.
+
+    Args:
+        rows ([`~datasets.Dataset`]):
+            Rows with the index of their image as `row`.
+        images ([`~datasets.Dataset`]):
+            The images. Scenes have a column `unseen`.
+
+    Returns:
+        `dict[str, Dataset]`: `seen` and `unseen`, or an empty dictionary if the images are not scenes.
+    """
     if "unseen" not in images.column_names:
         return {}
     is_new, parts = images["unseen"][:], {"seen": [], "unseen": []}
@@ -166,14 +216,17 @@ def rows_by_novelty(rows: Dataset, images: Dataset) -> dict[str, Dataset]:
 
 def rows_to_draw(rows: Dataset, number: int) -> list[dict[str, Any]]:
     r"""
-    Caption pairs for figures, spread over the dataset: of each part, the first true pair whose first caption names two
-    things with boxes, or the one that names most.
+    Chooses caption pairs for figures, spread over the dataset. From each part of the dataset it takes the first
+    positive pair whose first caption has at least two phrases with boxes, or the pair with the most such phrases.
 
     Args:
         rows ([`~datasets.Dataset`]):
             Rows of [`make_caption_pairs`].
         number (`int`):
-            The most rows to return.
+            Maximum number of rows to return.
+
+    Returns:
+        `list[dict]`: The chosen rows.
     """
     if number < 1:
         return []
@@ -187,7 +240,7 @@ def question_rows(
     args: RegionDataArguments, detector: str | None = None, detections: str | None = None, max_regions: int = 36
 ) -> tuple[DatasetDict, DatasetDict]:
     r"""
-    Images, and questions about them, for each split.
+    Loads images and questions about them.
 
     Args:
         args ([`RegionDataArguments`]):
@@ -195,18 +248,23 @@ def question_rows(
         detector (`str`, *optional*):
             Object detector that finds the regions of VQA's images.
         detections (`str`, *optional*):
-            File or folder of published detections, see [`load_detections`]. With neither, regions are a grid.
+            File or folder of published detections, see [`load_detections`]. Without `detector` and `detections`, the
+            regions are a grid.
         max_regions (`int`, *optional*, defaults to 36):
-            The most regions of an image; those of the highest scores are kept.
+            Maximum number of regions per image. The regions with the highest scores are kept.
+
+    Returns:
+        `tuple[DatasetDict, DatasetDict]`: The images and the questions of each split. A question has the index of its
+        image as `row`.
     """
     if detector is not None and detections is not None:
-        raise ValueError("`detector` finds regions and `detections` has them: give one of the two.")
+        raise ValueError("`detector` and `detections` exclude each other: pass one of the two.")
     folders = _folders(args, ("vqa",), detections)
     if folders is None:
         return _scene_rows(
             args,
             "questions",
-            # As if ten people had given the same answer.
+            # VQA has ten answers per question: scenes repeat the true one.
             lambda asked: {"question": asked["question"], "answers": [asked["answer"]] * 10},
         )
     data_dir, images_dir = folders
@@ -231,18 +289,23 @@ def referring_rows(
     args: RegionDataArguments, split_by: str = "unc", test_split: str = "testA", detections: str | None = None
 ) -> tuple[DatasetDict, DatasetDict]:
     r"""
-    Images, and expressions that refer to one of their objects, for each split. The `box` of an expression is relative.
+    Loads images and expressions that refer to one of their objects.
 
     Args:
         args ([`RegionDataArguments`]):
             The dataset: `scenes`, `refcoco`, `refcoco+` or `refcocog`.
         split_by (`str`, *optional*, defaults to `"unc"`):
-            Whose splits to use. See [`load_referring`].
+            Which splits to use, see [`load_referring`].
         test_split (`str`, *optional*, defaults to `"testA"`):
             The split to test on.
         detections (`str`, *optional*):
-            File or folder of published detections, see [`load_detections`]: regions to choose from in validation and
-            test, and in training beside the annotated objects. Without it regions are the annotated objects.
+            File or folder of published detections, see [`load_detections`]. They are the regions of the validation and
+            test images. Training images have the annotated objects as well. Without it, the regions are the annotated
+            objects.
+
+    Returns:
+        `tuple[DatasetDict, DatasetDict]`: The images and the expressions of each split. An expression has the index of
+        its image as `row`, and a `box` relative to the image.
     """
     folders = _folders(args, REFERRING_DATASETS, detections)
     if folders is None:
@@ -256,7 +319,7 @@ def referring_rows(
     found = load_detections(detections) if detections is not None else None
     for split, name in zip(SPLITS, ("train", "val", test_split), strict=True):
         if name not in splits:
-            raise ValueError(f"{args.dataset} by {split_by} has the splits {list(splits)}, and no {name!r}.")
+            raise ValueError(f"{args.dataset} ({split_by}) has no split {name!r}; its splits are {list(splits)}.")
         images[split], rows[split] = _one_row_per_image(args, split, splits[name], ("expression", "box"))
         if found is not None:
             boxes = _boxes_of(images[split], found, detections)
@@ -269,15 +332,18 @@ def referring_rows(
 
 def phrase_rows(args: RegionDataArguments, split: str = "test", split_by: str = "unc") -> Dataset:
     r"""
-    Images, and phrases with boxes, of one split: for [`evaluate_grounding`].
+    Loads the images, phrases and boxes of one split, for [`evaluate_grounding`].
 
     Args:
         args ([`RegionDataArguments`]):
             The dataset: `scenes`, `flickr30k_entities`, `refcoco`, `refcoco+` or `refcocog`.
         split (`str`, *optional*, defaults to `"test"`):
-            `train`, `validation` or `test`; for referring expressions the names that the files have, such as `testA`.
+            `train`, `validation` or `test`. For referring expressions, the name in the files, such as `testA`.
         split_by (`str`, *optional*, defaults to `"unc"`):
-            Whose splits of referring expressions to use. See [`load_referring`].
+            Which splits of referring expressions to use, see [`load_referring`].
+
+    Returns:
+        [`~datasets.Dataset`]: Rows of [`load_flickr30k_entities`] or [`load_referring`].
     """
     folders = _folders(args, ("flickr30k_entities", *REFERRING_DATASETS))
     if folders is not None and args.dataset in REFERRING_DATASETS:
@@ -285,7 +351,7 @@ def phrase_rows(args: RegionDataArguments, split: str = "test", split_by: str = 
     else:
         splits = load_grounded_images(args)
     if split not in splits:
-        raise ValueError(f"{args.dataset} has the splits {', '.join(map(repr, splits))}, and no {split!r}.")
+        raise ValueError(f"{args.dataset} has no split {split!r}; its splits are {', '.join(map(repr, splits))}.")
     rows = splits[split]
     return rows if args.num_eval_images is None else rows.select(range(min(args.num_eval_images, len(rows))))
 
@@ -298,26 +364,31 @@ def region_images(
     keep_images: bool = False,
 ) -> Dataset:
     r"""
-    The images that collators read: `image` and `boxes`, or cached `image_features` and relative `boxes`.
+    Prepares the images for the collators: `image` and `boxes`, or cached `image_features` and relative `boxes`.
 
     Args:
         args ([`RegionDataArguments`]):
-            `features` is the folder of the cache, if there is one.
+            `features` is the folder of the feature cache, if there is one.
         images ([`~datasets.Dataset`]):
             Rows with `image` and `boxes`.
-        model ([`PreTrainedModel`]), processor ([`GroundedVisualBertProcessor`]):
-            Their backbone and image processor compute the features.
+        model ([`PreTrainedModel`]):
+            Its backbone computes the features.
+        processor ([`GroundedVisualBertProcessor`]):
+            The model's processor.
         keep_images (`bool`, *optional*, defaults to `False`):
             Whether rows with features also keep their `image`, for figures.
+
+    Returns:
+        [`~datasets.Dataset`]: The rows for `images` of [`RegionCollator`].
     """
     for row, boxes in enumerate(images["boxes"]):
         check_boxes(boxes, f"image {row}", processor.max_boxes)
-    # Not decoded: an image that turns out to be broken must not end a training of hours.
+    # Images are decoded by the collator, which replaces the unreadable ones: they must not stop a training run.
     images = undecoded(images.select_columns(["image", "boxes"]))
     if args.features is None:
         return images
     if not model.config.freeze_backbone:
-        raise ValueError("`features` are of a frozen backbone, but the model has `freeze_backbone: false`.")
+        raise ValueError("`features` needs a frozen backbone, but the model has `freeze_backbone: false`.")
     cache = extract_features(images, _backbone(model), processor.image_processor, args.features)
     boxes = []
     for row in images:
@@ -331,13 +402,13 @@ def region_images(
 def _folders(
     args: RegionDataArguments, published: tuple[str, ...], detections: str | None = None
 ) -> tuple[Path, Path] | None:
-    """The folders of the data and of its images; `None` for scenes, for which no files may be given."""
+    """Returns the folders of the data and of the images, or `None` for scenes, which take no files."""
     files = {"data_dir": args.data_dir, "images_dir": args.images_dir, "detections": detections}
     given = [name for name, path in files.items() if path is not None]
     if args.dataset == "scenes":
         if given:
             raise ValueError(
-                f"`dataset: scenes` is generated and reads no files, but `{given[0]}` is given. For your files, set "
+                f"`dataset: scenes` is generated and reads no files, but you set `{given[0]}`. To use your files, set "
                 f"`dataset` to {' or '.join(map(repr, published))}."
             )
         return None
@@ -361,7 +432,7 @@ def _num_images(args: RegionDataArguments, split: str) -> int | None:
 def _scene_rows(
     args: RegionDataArguments, column: str, make_row: Callable[..., dict[str, Any]]
 ) -> tuple[DatasetDict, DatasetDict]:
-    """Scenes, and a row for each item of one of their columns."""
+    """Loads scenes, and makes a row of each item in one of their columns."""
     images = load_grounded_images(args)
     rows = {
         split: Dataset.from_list(
@@ -376,8 +447,8 @@ def _one_row_per_image(
     args: RegionDataArguments, split: str, table: Dataset, columns: tuple[str, ...]
 ) -> tuple[Dataset, Dataset]:
     """
-    From a table with one row per text: each image once, and the texts with the row of their image. An image that
-    cannot be opened is skipped with its texts, named and counted.
+    Splits a table with one row per text into the images, each once, and the texts with the index of their image.
+    Unreadable images are skipped with their texts and reported.
     """
     number, report = _num_images(args, split), LoadingReport(f"{args.dataset}, {split}")
     sources = undecoded(table)
@@ -398,7 +469,7 @@ def _one_row_per_image(
             rows.append({"row": row_of[image_id], **{column: text[column] for column in columns}})
     report.finish(args.strict)
     if not rows:
-        raise ValueError(f"None of the images of {args.dataset} can be used:\n{report}")
+        raise ValueError(f"None of the images in {args.dataset} can be used:\n{report}")
     return table.select(first), Dataset.from_list(rows)
 
 
@@ -406,13 +477,13 @@ def _boxes_of(images: Dataset, found: Mapping[str, list], source: str | None) ->
     missing = [image_id for image_id in images["image_id"] if image_id not in found]
     if missing:
         raise ValueError(
-            f"{source} has no boxes for {len(missing):,} of {len(images):,} images, the first is {missing[0]}."
+            f"{source} has no boxes for {len(missing):,} of {len(images):,} images. The first is {missing[0]}."
         )
     return [found[image_id] for image_id in images["image_id"]]
 
 
 def _add_regions(images: Dataset, detector: str | None, max_regions: int) -> Dataset:
-    """Adds `boxes` in pixels: those of an object detector, or a grid."""
+    """Adds `boxes` in pixels, from an object detector or from a grid."""
     find = pipeline("object-detection", model=detector) if detector is not None else None
     propose = GroundedVisualBertProcessor.propose_regions
     pictures = (row["image"] for row in tqdm(undecoded(images), desc="Finding regions", unit="image"))
@@ -433,17 +504,17 @@ def _with_relative_boxes(images: Mapping[str, Dataset], rows: Mapping[str, Datas
 def _backbone(model: PreTrainedModel) -> PreTrainedModel:
     backbone = backbone_of(model)
     if backbone is None:
-        raise ValueError("Features of images need a backbone, and the model has none (`backbone_config=None`).")
+        raise ValueError("Image features need a backbone, but the model has none (`backbone_config=None`).")
     return backbone
 
 
 def _pooled_features(
     args: RegionDataArguments, table: Dataset, model: PreTrainedModel, processor: GroundedVisualBertProcessor
 ) -> torch.Tensor:
-    """The mean of each image's feature map."""
-    # If training caches maps, their means are computed from those: the backbone sees each image once.
+    """Computes the mean of each image's feature map."""
+    # If training caches feature maps, they are used here too, so that each image is encoded once.
     pooling = "mean" if args.features is None else "none"
-    assert args.data_dir is not None  # the images were loaded from there
+    assert args.data_dir is not None  # checked when the images were loaded
     directory = args.features or Path(args.data_dir, "features")
     cache = extract_features(table, _backbone(model), processor.image_processor, directory, pooling)
     maps = (torch.as_tensor(row["image_features"]).float() for row in cache.attach(table, columns=()))

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Batches of rows whose captions are of one length, or of near lengths."""
+"""A sampler of batches with captions of equal or similar length."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,32 +22,43 @@ from torch.utils.data import Sampler
 
 class LengthBatchSampler(Sampler[list[int]]):
     r"""
-    Draws batches of rows that are equally long, or nearly so, from the lengths alone: no row is read. Show, Attend and
-    Tell (section 4.3) draws a length at random and then a batch of that length, which is what `max_difference=0` does.
+    Draws batches of rows with equal or similar length. It needs only the lengths and reads no row. Show, Attend and
+    Tell (section 4.3) draws a random length and then a batch of that length: that is `max_difference=0`.
 
-    The batches depend on the lengths, the seed and the epoch, and on nothing else, so an interrupted epoch continues
-    where it stopped. With several processes each takes every `num_processes`-th batch, as accelerate hands them out.
-    These are parts of one larger batch, which is that of one process with `num_processes` times the batch size: at
-    every step all processes have the same length and as many rows. So that they do, up to `num_processes - 1` rows of
-    a batch that cannot be shared out evenly are drawn twice.
+    The batches depend only on the lengths, the seed and the epoch, so an interrupted epoch resumes exactly. With
+    several processes, each takes every `num_processes`-th batch, as accelerate distributes them. Together they form
+    the batch that a single process with `num_processes` times the batch size would draw: in every step, all processes
+    have the same length and the same number of rows. To make the numbers equal, up to `num_processes - 1` rows of a
+    batch are drawn twice.
 
-    transformers' `train_sampling_strategy="group_by_length"` sorts random chunks of the data instead, which mixes
-    lengths, and takes its order from the global random state, which neither a resumed run nor another process shares.
+    The `train_sampling_strategy="group_by_length"` of transformers works differently: it sorts random chunks of the
+    data, which mixes lengths, and uses the global random state, which resumed runs and other processes do not share.
 
     Args:
         lengths (`Sequence[int]`):
             The length of each row.
         batch_size (`int`):
-            Rows of a batch, of each process. The last batch of a length is smaller.
+            Number of rows per batch and process. The last batch of a length is smaller.
         max_difference (`int`, *optional*, defaults to 0):
-            How much the lengths of a batch may differ.
+            Largest difference of lengths within a batch. 0 puts only equal lengths in a batch.
         num_processes (`int`, *optional*, defaults to 1):
-            The processes that share the batches.
+            Number of processes that share the batches.
         seed (`int`, *optional*, defaults to 0):
-            The seed, to which the epoch is added.
+            Seed of the order, used together with the epoch.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import LengthBatchSampler
+
+    >>> lengths = [5, 9, 5, 9, 5]
+    >>> batches = LengthBatchSampler(lengths, batch_size=2)
+    >>> sorted([lengths[row] for row in batch] for batch in batches)
+    [[5], [5, 5], [9, 9]]
+    ```
     """
 
-    # To accelerate, a batch sampler without a batch size is one whose batches differ in size.
+    # accelerate takes `batch_size = None` to mean that the batches differ in size.
     batch_size = None
     drop_last = False
 
@@ -72,7 +83,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         self.num_processes = num_processes
         self.seed = seed
         self.epoch = 0
-        # How many rows each batch of all processes has does not depend on the order of rows of the same length.
+        # The batch sizes do not depend on the order of rows with the same length, so they are computed once.
         self._bounds = [0]
         in_order = np.sort(self.lengths)
         while self._bounds[-1] < len(in_order):
@@ -81,7 +92,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             self._bounds.append(min(int(end), start + batch_size * num_processes))
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of `epoch`, which counts from 0."""
+        """Sets the epoch of the next iteration, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -98,11 +109,11 @@ class LengthBatchSampler(Sampler[list[int]]):
                 yield batch[process :: self.num_processes].tolist()
 
     def padding_waste(self) -> float:
-        """The share of positions that are padding when each batch is padded to its longest row."""
+        """Returns the share of padding if each batch is padded to its longest row."""
         return _padding_waste(self.lengths, self)
 
     def random_padding_waste(self) -> float:
-        """The same share, if rows of any length were drawn into as many batches."""
+        """Returns the share of padding if the rows were put into the same number of batches at random."""
         shuffled = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.lengths))
         return _padding_waste(self.lengths, np.array_split(shuffled, len(self)))
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The grammar of the captions of scenes: what can be said of coloured shapes, and what is true.
+"""The grammar of scene captions: what they can say about colored shapes, and when they are true.
 
 Captions follow a small grammar, for example:
 
@@ -20,16 +20,16 @@ Captions follow a small grammar, for example:
     there is a red circle and a white object
     a red circle is to the left of a large blue square
 
-What they mean:
+Their meaning:
 
-- "a X": at least one X is in the scene. "two Xs", "three Xs", "four Xs": exactly that many are. An "object" is any
+- "a X": the scene has at least one X. "two Xs", "three Xs", "four Xs": it has exactly that many. An "object" is any
   shape; "little" means "small" and "big" means "large".
-- "P and Q and ...", with or without "there is" or "there are" (which agrees with P) in front: each phrase holds, and
-  they stand for different objects. "a circle and a circle" needs two circles; "two circles and a red circle" is false
-  where the red circle is one of the two.
-- "a X is above a Y": some X is above some other object that is a Y. A is above B when, going down, the box of A ends
-  before that of B begins, and their centres are at least `DOMINANCE` times as far apart vertically as horizontally.
-  "below", "to the left of" and "to the right of" are the same turned round.
+- "P and Q and ...", optionally after "there is" or "there are" (which agrees with P): each phrase is true, and they
+  denote different objects. "a circle and a circle" needs two circles. "two circles and a red circle" is false if the
+  red circle is one of the two.
+- "a X is above a Y": some X is above another object that is a Y. A is above B if the bottom of A's box is above the
+  top of B's box, and the vertical distance of their centers is at least `DOMINANCE` times the horizontal distance.
+  "below", "to the left of" and "to the right of" are defined in the same way.
 """
 
 import re
@@ -38,7 +38,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 
-# Far apart in RGB, and none begins with a vowel, so that the article is always "a".
+# The colors are far apart in RGB. No name starts with a vowel, so the article is always "a".
 COLORS = {
     "red": (220, 40, 40),
     "green": (40, 165, 70),
@@ -53,17 +53,18 @@ DETERMINERS = {1: "a", 2: "two", 3: "three", 4: "four"}
 RELATIONS = ("above", "below", "to the left of", "to the right of")
 PARAPHRASE_TYPES = ("alternation", "forward entailment", "reverse entailment", "equivalence", "independence")
 
-DOMINANCE = 1.5  # see the docstring of the module
+DOMINANCE = 1.5  # see the module's docstring
 
 
 class Attributes(NamedTuple):
-    """What a noun phrase says of an object; `None` is what it leaves unsaid."""
+    """The size, color and shape that a noun phrase mentions. `None` means that it does not mention it."""
 
     size: str | None
     color: str | None
     shape: str | None
 
     def fit(self, obj: Mapping[str, Any]) -> bool:
+        """Returns whether an object of a scene has these attributes."""
         return (
             self.size in (None, obj["size"])
             and self.color in (None, obj["color"])
@@ -78,7 +79,7 @@ def _nouns(attributes: Attributes, plural: bool) -> list[str]:
     return [" ".join(word for word in (adjective, color, noun) if word) for adjective in adjectives]
 
 
-# Every noun and noun phrase of the grammar with its meaning: the generator and the parser read the same tables.
+# All nouns and noun phrases of the grammar with their meaning. The generator and the parser share these tables.
 NOUNS = {
     (attributes, plural): _nouns(attributes, plural)
     for attributes in map(Attributes._make, product((None, *SIZES), (None, *COLORS), (None, *SHAPES)))
@@ -99,8 +100,28 @@ _BETWEEN_PHRASES = re.compile(
 
 
 def render(form: str, phrases: Sequence[str]) -> str:
-    """A caption of a form, one of `FORMS`, that joins noun phrases."""
-    # No commas: caption tokenizers often drop punctuation, and what comes back must still be in the grammar.
+    """
+    Joins noun phrases to a caption.
+
+    Args:
+        form (`str`):
+            One of `FORMS`.
+        phrases (`Sequence[str]`):
+            The noun phrases.
+
+    Returns:
+        `str`: The caption.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.scene_grammar import render
+
+    >>> render("there", ["two circles", "a red square"])
+    'there are two circles and a red square'
+    ```
+    """
+    # No commas: caption tokenizers often drop punctuation, and decoded captions must still be in the grammar.
     if form in RELATIONS:
         return f" is {form} ".join(phrases)
     listed = " and ".join(phrases)
@@ -112,7 +133,31 @@ def render(form: str, phrases: Sequence[str]) -> str:
 def relation_of(
     box1: Sequence[float], box2: Sequence[float], dominance: float = DOMINANCE, gap: float = 0
 ) -> str | None:
-    """How the first box lies to the second, one of `RELATIONS`; `None` if they are too close or lie askew."""
+    """
+    Determines the spatial relation of two boxes.
+
+    Args:
+        box1 (`Sequence[float]`):
+            The first box (left, top, right, bottom).
+        box2 (`Sequence[float]`):
+            The second box.
+        dominance (`float`, *optional*, defaults to 1.5):
+            How many times larger the distance must be in the direction of the relation than in the other one.
+        gap (`float`, *optional*, defaults to 0):
+            Minimum gap between the boxes.
+
+    Returns:
+        `str` or `None`: One of `RELATIONS`, or `None` if the boxes are too close or too diagonal.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.scene_grammar import relation_of
+
+    >>> relation_of([0, 0, 10, 10], [2, 20, 12, 30])
+    'above'
+    ```
+    """
     across = abs(box1[0] + box1[2] - box2[0] - box2[2])
     down = abs(box1[1] + box1[3] - box2[1] - box2[3])
     if down >= dominance * across:
@@ -130,17 +175,26 @@ def relation_of(
 
 def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str) -> bool:
     """
-    Whether a caption is in the grammar (see the docstring of the module) and true of a scene.
+    Checks whether a caption follows the grammar (see the module's docstring) and is true for a scene.
 
     Args:
         scene (`Mapping` or `Sequence[Mapping]`):
             A row of [`load_scenes`], or its `"objects"`.
         caption (`str`):
-            Any text. Case, surplus whitespace and one final full stop do not matter; text outside the grammar is not
-            true.
+            Any text. Case, extra whitespace and one final period are ignored.
 
     Returns:
-        `bool`: `True` if the caption is true of the scene.
+        `bool`: `True` if the caption is true for the scene, `False` if it is false or not in the grammar.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import caption_is_true
+
+    >>> scene = [{"size": "small", "color": "red", "shape": "circle", "box": [4, 4, 14, 14]}]
+    >>> caption_is_true(scene, "There is a red circle."), caption_is_true(scene, "two red circles")
+    (True, False)
+    ```
     """
     parsed = _parse(scene, caption)
     if parsed is None:
@@ -148,7 +202,7 @@ def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
     form, meant = parsed
     if form in RELATIONS:
         return all(denoted for _, _, denoted in meant)
-    # "two Xs" stands for all the Xs there are; each "a X" may choose among what the counted phrases leave.
+    # "two Xs" denotes all Xs of the scene. Each "a X" may denote any X that no counted phrase denotes.
     taken = [i for _, count, found in meant if count > 1 for i in found]
     if len(taken) > len(set(taken)) or any(count > 1 and count != len(found) for _, count, found in meant):
         return False
@@ -157,7 +211,7 @@ def caption_is_true(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
 
 def caption_phrases(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str) -> list[dict[str, Any]]:
     """
-    The noun phrases of any caption of the grammar, and what they may denote in a scene.
+    Finds the noun phrases of a caption and the objects that they may denote.
 
     Args:
         scene (`Mapping` or `Sequence[Mapping]`):
@@ -166,8 +220,18 @@ def caption_phrases(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
             Any text, as for [`caption_is_true`].
 
     Returns:
-        `list[dict]`: For each phrase its `text`, the `start` and `end` of its words among the caption's words, and
-        the `objects` that fit it. Empty for text outside the grammar.
+        `list[dict]`: For each phrase its `text`, its `start` and `end` in words, and the indices of the `objects` that
+        fit. The list is empty for text that is not in the grammar.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import caption_phrases
+
+    >>> scene = [{"size": "small", "color": "red", "shape": "circle", "box": [4, 4, 14, 14]}]
+    >>> caption_phrases(scene, "there is a red circle")
+    [{'text': 'a red circle', 'start': 2, 'end': 5, 'objects': [0]}]
+    ```
     """
     parsed = _parse(scene, caption)
     if parsed is None:
@@ -185,13 +249,13 @@ def caption_phrases(scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], capt
 def _parse(
     scene: Mapping[str, Any] | Sequence[Mapping[str, Any]], caption: str
 ) -> tuple[str, list[tuple[str, int, set[int]]]] | None:
-    """The form of a caption, and the text, number and fitting objects of its phrases; `None` outside the grammar."""
+    """Returns a caption's form and its phrases with their number and objects; `None` if it is not in the grammar."""
     if not isinstance(caption, str):
         raise TypeError(f"caption must be a str, got {type(caption).__name__}: {caption!r}")
     objects = scene["objects"] if isinstance(scene, Mapping) else scene
     text = " ".join(caption.lower().split()).removesuffix(".").rstrip()
     phrases = [part for part in _BETWEEN_PHRASES.split(text) if part]
-    # Reading is writing the other way round: what the generator would not write so is outside the grammar.
+    # A text is in the grammar if the generator would write it in exactly this way.
     form = next((form for form in FORMS if render(form, phrases) == text), None)
     if form is None or not phrases or not all(phrase in PHRASES for phrase in phrases):
         return None
@@ -202,7 +266,7 @@ def _parse(
     if form in RELATIONS:
         if [count for _, count, _ in meant] != [1, 1]:
             return None
-        # Only those of which the relation holds.
+        # Only objects for which the relation is true.
         pairs = [
             (i, j)
             for i, j in product(*(found for _, _, found in meant))
@@ -213,20 +277,41 @@ def _parse(
 
 
 def _can_choose_different(sets: list[set[int]]) -> bool:
-    """Whether one member can be chosen of each set, no two the same."""
+    """Returns whether a different member can be chosen from each set."""
     if not sets:
         return True
     return any(_can_choose_different([others - {i} for others in sets[1:]]) for i in sets[0])
 
 
 def paraphrase_type(phrase1: Mapping[str, Any], phrase2: Mapping[str, Any]) -> str | None:
-    """How two phrases of a scene relate, one of `PARAPHRASE_TYPES`, or `None` if they overlap or are equal texts."""
+    """
+    Determines the relation of two phrases of a scene.
+
+    Args:
+        phrase1 (`Mapping`):
+            A phrase with its `text` and `objects`.
+        phrase2 (`Mapping`):
+            Another phrase.
+
+    Returns:
+        `str` or `None`: One of `PARAPHRASE_TYPES`, or `None` if the texts are equal or the phrases share only some of
+        their objects.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.scene_grammar import paraphrase_type
+
+    >>> paraphrase_type({"text": "a red circle", "objects": [0]}, {"text": "a circle", "objects": [0]})
+    'forward entailment'
+    ```
+    """
     objects1, objects2 = set(phrase1["objects"]), set(phrase2["objects"])
     if not objects1 & objects2:
         return "independence"
     if objects1 != objects2 or phrase1["text"] == phrase2["text"]:
         return None
-    # Both are true of the same objects, so whatever both mention is the same: only what is left unsaid can differ.
+    # Both phrases are true for the same objects, so they can differ only in what they do not mention.
     said1, said2 = ({value for value in PHRASES[phrase["text"]][1] if value} for phrase in (phrase1, phrase2))
     if said1 == said2:
         return "equivalence"

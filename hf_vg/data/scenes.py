@@ -11,9 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A labelled micro-world of coloured shapes that serves every task of the package offline.
+"""Scenes: a synthetic dataset of colored shapes, with labels for every task of the package. It needs no download.
 
-What its captions can say, and when they are true, is in `scene_grammar.py`.
+`scene_grammar.py` defines what captions can say and when they are true.
 """
 
 import random
@@ -44,18 +44,18 @@ from .scene_grammar import (
 )
 
 
-# Training shows every colour and every shape, but never these together.
+# Training scenes have every color and every shape, but never these combinations.
 HELD_OUT = (("red", "cross"), ("green", "circle"), ("blue", "triangle"), ("yellow", "square"))
 SEEN = tuple(pair for pair in product(COLORS, SHAPES) if pair not in HELD_OUT)
 
-# Scenes are laid out on a grid of 1/256 of the image side, so `image_size` changes the resolution and nothing else.
+# Scenes are laid out on a grid of 1/256 of the image side, so `image_size` changes only the resolution.
 GRID = 256
-SIDES = {"small": (38, 46), "large": (72, 84)}  # the smallest large shape has 2.4 times the area of the largest small
+SIDES = {"small": (38, 46), "large": (72, 84)}  # every large shape has at least 2.4 times the area of a small one
 BORDER = 4
 SUPERSAMPLING = 4
 MIN_IMAGE_SIZE = 32
 BACKGROUND = (200, 200, 200)
-OUTLINE = (40, 40, 40)  # the same for all, so that a shape can be told whatever its colour
+OUTLINE = (40, 40, 40)  # the same for all shapes, so that the shape is visible in every color
 
 CORNERS = {
     "square": ((0, 0), (1, 0), (1, 1), (0, 1)),
@@ -66,12 +66,12 @@ CORNERS = {
     ),
 }
 
-# Shapes are placed farther apart than a relation asks, so that every pair has one and rounding to pixels changes none.
+# Shapes are placed farther apart than relations require. Every pair has a relation, and rounding does not change it.
 PLACED_DOMINANCE, PLACED_GAP = 1.7, 8
 
-PAIRS_PER_PARAPHRASE_TYPE = 2  # at most, in a row; without a limit two in three pairs would be independent
+PAIRS_PER_PARAPHRASE_TYPE = 2  # maximum per scene; without a limit, two thirds of all pairs would be independent
 
-# What a noun phrase mentions, and how often.
+# The attributes that noun phrases mention, with the weight of each choice.
 MENTIONS = {
     ("color", "shape"): 10,
     ("size", "color", "shape"): 5,
@@ -86,11 +86,11 @@ MENTIONS = {
 def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[dict[str, Any]]:
     number = rng.choices((1, 2, 3, 4), weights=(1, 4, 3, 2))[0]
     kinds: list[tuple[str, ...]] = []
-    # An object without a twin can be singled out in words, so every scene has something to refer to.
+    # At least one object must be unique, so that every scene has something to refer to.
     while not any(kinds.count(kind) == 1 for kind in kinds):
         pairs = [rng.choice(HELD_OUT if unseen and i == 0 else SEEN) for i in range(number)]
         for i in range(1, number):
-            if rng.random() < 0.25:  # independent draws would leave little to count
+            if rng.random() < 0.25:  # repeat an object: independent draws would rarely give something to count
                 pairs[i] = pairs[rng.randrange(i)]
         kinds = [(rng.choice(tuple(SIZES)), *pair) for pair in pairs]
     rng.shuffle(kinds)
@@ -99,7 +99,7 @@ def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[d
     boxes: list[tuple[int, int, int, int]] = []
     tries = 0
     while len(boxes) < number:
-        if tries % 40 == 0:  # what is placed so far may leave no room for the next: begin again
+        if tries % 40 == 0:  # start again: the boxes placed so far may leave no room for the next
             boxes = []
         tries += 1
         side = sides[len(boxes)]
@@ -107,10 +107,10 @@ def _sample_objects(rng: random.Random, unseen: bool, image_size: int) -> list[d
         box = (left, top, left + side, top + side)
         if all(relation_of(box, other, PLACED_DOMINANCE, PLACED_GAP) for other in boxes):
             boxes.append(box)
-    # Captions name objects in this order, and the first more often. People too speak of what stands out, and read on
-    # from left to right; were it left to chance, no model could know where to look before a word is chosen.
+    # Captions name objects in this order, and the first objects more often. People also start with what stands out and
+    # go from left to right. In random order, no model could know where to look before it chooses a word.
     placed = sorted(zip(kinds, boxes, strict=True), key=lambda item: (item[0][0] != "large", item[1][0]))
-    # The drawing is made of quarters of a pixel, which float32 holds exactly.
+    # Coordinates are quarters of a pixel, which float32 represents exactly.
     scale = image_size * SUPERSAMPLING / GRID
     return [
         {"shape": shape, "color": color, "size": size, "box": [round(x * scale) / SUPERSAMPLING for x in box]}
@@ -123,7 +123,7 @@ def _draw(objects: Sequence[Mapping[str, Any]], image_size: int) -> bytes:
     draw = ImageDraw.Draw(image)
     for obj in objects:
         left, top, right, bottom = (int(x * SUPERSAMPLING) for x in obj["box"])
-        width, height = right - left - 1, bottom - top - 1  # PIL paints the last coordinate too
+        width, height = right - left - 1, bottom - top - 1  # PIL includes the last coordinate
         style: dict[str, Any] = {
             "fill": COLORS[obj["color"]],
             "outline": OUTLINE,
@@ -140,12 +140,12 @@ def _draw(objects: Sequence[Mapping[str, Any]], image_size: int) -> bytes:
 
 
 class _Scene:
-    """The objects of one row, and random choices of what to say of them."""
+    """The objects of one scene, and the random choices of its texts."""
 
     def __init__(self, rng: random.Random, unseen: bool, image_size: int):
         self.rng = rng
         self.turns = defaultdict(lambda: rng.randrange(2))
-        # Where a held-out pair cannot appear it is not named either, not even in a question whose answer is no.
+        # Texts of training scenes never mention a held-out combination, not even in a question with the answer no.
         self.pairs = SEEN + HELD_OUT if unseen else SEEN
         self.objects = _sample_objects(rng, unseen, image_size)
         self.descriptions = [
@@ -174,7 +174,7 @@ class _Scene:
         return self.rng.choices(descriptions, weights)[0]
 
     def noun(self, said: Attributes, plural: bool = False) -> str:
-        # The wordings take turns: chance would repeat itself and leave few equivalent pairs in different words.
+        # Synonyms alternate: random choices would leave few equivalent pairs with different words.
         self.turns[said] += 1
         return NOUNS[said, plural][self.turns[said] % len(NOUNS[said, plural])]
 
@@ -187,7 +187,7 @@ class _Scene:
         return relation_of(self.objects[index1]["box"], self.objects[index2]["box"])
 
     def by_salience(self, indices: Sequence[int]) -> list[int]:
-        """A random order, in which each object comes first three times as often as the next."""
+        """Returns a random order in which each object comes first three times as often as the next one."""
         return sorted(indices, key=lambda index: self.rng.random() ** 3**index, reverse=True)
 
     def caption(self, form: str) -> tuple[str, list[tuple[str, list[int]]]]:
@@ -239,7 +239,7 @@ class _Scene:
         ]
 
     def present_and_absent(self) -> tuple[Attributes, Attributes]:
-        """A description that fits something here, and the same with one word changed, which fits nothing."""
+        """Returns a description that fits an object, and one with a single word changed that fits no object."""
         values: dict[str, dict] = {"size": SIZES, "color": COLORS, "shape": SHAPES}
         while True:
             present = self.rng.choice(list(self.denotations))
@@ -257,7 +257,7 @@ class _Scene:
                 said = rng.choice(telling)
                 asked.append((f"what {key} is the {self.noun(said)}?", self.objects[self.denotations[said][0]][key]))
 
-        # A yes and a no come from descriptions of the same make, so that the words alone do not tell the answer.
+        # Descriptions for yes and no are made in the same way, so that the words do not give the answer away.
         answer, said = rng.choice(list(zip(("yes", "no"), self.present_and_absent(), strict=True)))
         asked.append((f"is there a {self.noun(said)}?", answer))
 
@@ -277,7 +277,7 @@ class _Scene:
 
     def referring(self) -> list[dict[str, Any]]:
         expressions = [(f"the {self.noun(self.describe(index, unique=True))}", index) for index in self.identifiable]
-        # "the red circle above the white cross", where "the red circle" alone would not do.
+        # "the red circle above the white cross", for scenes with several red circles.
         for index, descriptions in enumerate(self.descriptions):
             options = []
             for anchor in self.identifiable:
@@ -317,7 +317,7 @@ FEATURES = Features(
 
 
 def _row(split: str, index: int, image_size: int, seed: int) -> dict[str, Any]:
-    # Its own generator for each row: a row is the same however many are asked for.
+    # Each row has its own generator, so a row does not depend on the number of rows.
     rng = random.Random(f"hf_vg scenes, seed {seed}, {split} {index}")
     unseen = split != "train" and index % 2 == 1
     scene = _Scene(rng, unseen, image_size)
@@ -339,11 +339,11 @@ def load_scenes(
     num_train: int = 4000, num_validation: int = 500, num_test: int = 500, image_size: int = 64, seed: int = 0
 ) -> DatasetDict:
     """
-    Draws scenes of one to four coloured shapes, with true captions and with labels for every task.
+    Generates scenes of one to four colored shapes, with true captions and with labels for every task.
 
-    The data are held in memory and need neither files nor network. A row depends only on its split, its index, `seed`
-    and `image_size`, and on the last only in its resolution. Text and boxes are the same on every platform, and the
-    bytes of the images are the same for one build of Pillow.
+    The data is in memory: it needs no files and no network. A row depends only on its split, its index, `seed` and
+    `image_size`, and `image_size` changes only the resolution. Texts and boxes are the same on every platform. The
+    bytes of the images are the same for the same build of Pillow.
 
     Args:
         num_train (`int`, *optional*, defaults to 4000):
@@ -355,27 +355,38 @@ def load_scenes(
         image_size (`int`, *optional*, defaults to 64):
             Side of the square images in pixels, at least 32.
         seed (`int`, *optional*, defaults to 0):
-            Another seed gives other scenes.
+            Seed of the scenes.
 
     Returns:
-        `datasets.DatasetDict`: `"train"`, `"validation"` and `"test"`, with the columns
+        [`~datasets.DatasetDict`]: The splits `"train"`, `"validation"` and `"test"`, with these columns:
 
-        - **image_id**, **image** and **objects** -- what was drawn; boxes are (left, top, right, bottom) in pixels.
-          Any two objects stand in exactly one of the four relations. Large ones come first, then those to the left.
-        - **captions** -- five different ones, all true by [`caption_is_true`]. Each of their phrases fits exactly as
-          many objects as it names, so that it is clear which ones it denotes. They name objects in their order.
-        - **phrases** -- every noun phrase of every caption: its span in characters, and the objects it denotes.
-        - **paraphrases** -- pairs of phrases from two captions and how they relate. `independence`: they denote
-          different objects. The others denote the same, and differ in which of size, colour and shape they mention.
-          `equivalence`: the same, in other words ("a small cross", "a little cross"). `forward entailment`: the first
-          mentions all that the second does, and more ("a small red circle", "a circle"). `reverse entailment`: the
-          other way round. `alternation`: each mentions what the other does not ("a small circle", "a red circle").
-          Left out are equal texts, and pairs of which one denotes only some of the objects of the other.
-        - **questions** -- about colour, shape, number, existence and relation, with their answers.
-        - **referring** -- expressions true of exactly one object, by what it looks like or by where it stands, with
-          that object and its box.
-        - **unseen** -- whether the scene shows a pair of colour and shape that no training row shows or names
-          (`HELD_OUT`): true of every second row of validation and test.
+        - **image_id**, **image** and **objects** -- boxes are (left, top, right, bottom) in pixels. Any two objects
+          have exactly one of the four spatial relations. Large objects come first, then objects further left.
+        - **captions** -- five different captions, all true by [`caption_is_true`]. Each phrase fits exactly as many
+          objects as it names, so it is clear which objects it denotes. Captions name the objects in order.
+        - **phrases** -- every noun phrase of every caption, with its span in characters and the objects it denotes.
+        - **paraphrases** -- pairs of phrases from two captions, and their relation. With `independence`, they denote
+          different objects. All other pairs denote the same objects, but may mention different attributes.
+          `equivalence`: the same attributes in other words ("a small cross", "a little cross"). `forward entailment`:
+          the first mentions more than the second ("a small red circle", "a circle"). `reverse entailment`: the second
+          mentions more than the first. `alternation`: each mentions something that the other does not ("a small
+          circle", "a red circle"). Equal texts, and pairs that share only some of their objects, are left out.
+        - **questions** -- about color, shape, number, existence and relation, with their answers.
+        - **referring** -- expressions that are true for exactly one object, with the object and its box.
+        - **unseen** -- whether the scene has a combination of color and shape that no training row has (`HELD_OUT`).
+          It is true for every second row of validation and test.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import load_scenes
+
+    >>> scenes = load_scenes(num_train=10, num_validation=2, num_test=2)
+    >>> scenes["train"][0]["captions"][0]
+    'a large yellow triangle and a small yellow triangle'
+    >>> scenes["train"][0]["questions"][0]
+    {'question': 'what color is the cross?', 'answer': 'green'}
+    ```
     """
     numbers = {"train": num_train, "validation": num_validation, "test": num_test}
     for split, number in numbers.items():

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The tasks that sentence vectors are judged by, from the files they are distributed in."""
+"""Loads the SentEval tasks that sentence vectors are evaluated on."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -30,7 +30,12 @@ _ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 
 @dataclass
 class SentenceSplit:
-    """Sentences, or pairs of sentences, with their labels, in the order in which SentEval trains on them."""
+    """
+    Sentences or sentence pairs with their labels, in SentEval's order.
+
+    - **sentences** (`list[tuple[str, ...]]`) -- One sentence, or two for pairs, per row.
+    - **labels** (`np.ndarray`) -- One label per row.
+    """
 
     sentences: list[tuple[str, ...]]
     labels: np.ndarray
@@ -39,13 +44,13 @@ class SentenceSplit:
 @dataclass
 class SentenceTask:
     r"""
-    A task of the protocol.
+    A task of the SentEval protocol.
 
     Args:
         name (`str`):
-            One of [`SENTENCE_TASKS`].
+            One of `SENTENCE_TASKS`.
         splits (`dict[str, SentenceSplit]`):
-            `"train"`, and those of `"dev"` and `"test"` that there are.
+            `"train"`, and `"dev"` and `"test"` if the task has them.
     """
 
     name: str
@@ -54,18 +59,31 @@ class SentenceTask:
 
 def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
     r"""
-    Reads a task from the files it is distributed in, all in one folder.
+    Reads a task from its published files.
 
     Args:
         name (`str`):
             `"MR"` (`rt-polarity.all`), `"CR"` (`custrev.all`), `"SUBJ"` (`subj.all`), `"MPQA"` (`mpqa.all`), `"SST2"`
-            (`stsa.binary.train`, `.dev` and, if it is there, `.test`), `"MRPC"` (`msr-para-train.tsv`, `-val.tsv`,
+            (`stsa.binary.train`, `.dev` and, if it exists, `.test`), `"MRPC"` (`msr-para-train.tsv`, `-val.tsv`,
             `-test.tsv`), `"SICK-E"` or `"SICK-R"` (`SICK_train.txt`, `SICK_trial.txt`, `SICK_test_annotated.txt`).
         folder (`str` or `os.PathLike`):
-            Where the files lie.
+            The folder with the files.
 
     Returns:
-        [`SentenceTask`]
+        [`SentenceTask`]: The sentences and labels of each split.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_vg.data import load_sentence_task
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "rt-polarity.all").write_text("1 a lovely film\n0 dull\n")
+    >>> load_sentence_task("MR", folder.name).splits["train"].sentences
+    [('dull',), ('a lovely film',)]
+    ```
     """
     folder = Path(folder)
     if name in _CROSS_VALIDATED:
@@ -81,7 +99,7 @@ def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
     if name == "MRPC":
         columns, labels = ("#1 String", "#2 String", "Quality"), {"0": 0, "1": 1}
         train, val, test = (folder / f"msr-para-{split}.tsv" for split in ("train", "val", "test"))
-        if test.exists():  # what a validation split was cut from is the official training split
+        if test.exists():  # the official training split is train and val together
             files = {"train": [train, val] if val.exists() else [train], "test": [test]}
         else:
             files = {"train": [train], "test": [val]}
@@ -102,20 +120,33 @@ def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
         if (folder / "SICK_test_annotated.txt").exists():
             splits["test"] = _read_pairs([folder / "SICK_test_annotated.txt"], columns, convert)
         return SentenceTask(name, splits)
-    raise ValueError(f"There is no task {name!r}: the tasks are {', '.join(SENTENCE_TASKS)}.")
+    raise ValueError(f"Unknown task {name!r}: the tasks are {', '.join(SENTENCE_TASKS)}.")
 
 
 def scene_phrase_task(num_train: int = 2000, num_eval: int = 500) -> SentenceTask:
     r"""
-    How two phrases of a scene relate, as a task of the protocol: one of five types, by [|u - v| ; u * v]. Columns
-    `paraphrases` of [`load_scenes`] say what the types are. Test scenes are other than those to train on, and half of
-    them show combinations of colour and shape that no training scene does.
+    Makes a sentence-pair task from scenes: classify the relation of two phrases into the five types that the column
+    `paraphrases` of [`load_scenes`] has. Half of the test scenes have combinations of color and shape that no training
+    scene has.
 
     Args:
         num_train (`int`, *optional*, defaults to 2000):
-            Scenes to train on.
+            Number of training scenes.
         num_eval (`int`, *optional*, defaults to 500):
-            Scenes to validate on, and again as many to test on.
+            Number of scenes in the dev split, and in the test split.
+
+    Returns:
+        [`SentenceTask`]: The phrase pairs and their types.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import scene_phrase_task
+
+    >>> task = scene_phrase_task(num_train=2, num_eval=1)
+    >>> sorted(task.splits)
+    ['dev', 'test', 'train']
+    ```
     """
     splits = {}
     for split, scenes in load_scenes(num_train, num_eval, num_eval, seed=1).items():
@@ -127,19 +158,19 @@ def scene_phrase_task(num_train: int = 2000, num_eval: int = 500) -> SentenceTas
 
 def _read_lines(path: Path) -> list[tuple[int, str]]:
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there. The files that a task needs: see `load_sentence_task`.")
+        raise FileNotFoundError(f"{path} does not exist. `load_sentence_task` lists the files that each task needs.")
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    # `str.splitlines` would also split at characters that stand inside sentences.
+    # `str.splitlines` would also split at special characters inside sentences.
     lines = text.replace("\r\n", "\n").split("\n")
     return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _words(text: str) -> str:
-    return " ".join(text.split()) or "."  # as SentEval's examples do with what is empty
+    return " ".join(text.split()) or "."  # SentEval's examples replace empty sentences in the same way
 
 
 def _read_labelled(path: Path) -> SentenceSplit:
@@ -176,7 +207,7 @@ def _read_pairs(paths: Sequence[Path], columns: Sequence[str], convert: Callable
 
 
 def _sorted(sentences: Sequence[tuple[str, ...]], labels: Sequence[float]) -> SentenceSplit:
-    """By number of words and then by label. SentEval does so to pad less, and folds depend on it."""
+    """Sorts by number of words, then by label, as SentEval does to reduce padding. The folds depend on this order."""
 
     def key(row: tuple[tuple[str, ...], float]) -> tuple[float, ...]:
         return *(len(sentence.split()) for sentence in row[0]), row[1]

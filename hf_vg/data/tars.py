@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Rows of `.tar` files in the WebDataset format: an image and the texts that share its name."""
+"""Reads `.tar` files in the WebDataset format: each row is an image and the texts that share its name."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from .images import MAX_BYTES
 from .tables import CAPTION_COLUMNS, as_list
 
 
-# `__url__` and `__key__` are what `datasets` calls the file and the name of a row.
+# `datasets` uses `__url__` for the file and `__key__` for the name of a row.
 TAR_FEATURES = Features(
     {
         "image": Image(),
@@ -42,12 +42,21 @@ TAR_FEATURES = Features(
         "__url__": Value("string"),
     }
 )
-# A name up to its first dot, and the rest.
+# A name up to its first dot, and the extension.
 _MEMBER = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 
 
 def find_tars(patterns: Iterable[str]) -> list[str]:
-    """The `.tar` files that are named, match a pattern or lie in a folder. Addresses may have patterns too."""
+    """
+    Lists `.tar` files.
+
+    Args:
+        patterns (`Iterable[str]`):
+            Files, folders, URLs, or patterns of files or URLs.
+
+    Returns:
+        `list[str]`: The paths and URLs of the files.
+    """
     found = []
     for pattern in patterns:
         if "://" in pattern:
@@ -57,24 +66,27 @@ def find_tars(patterns: Iterable[str]) -> list[str]:
             within = sorted(entry.path for entry in os.scandir(pattern)) if os.path.isdir(pattern) else []
             matches = [path for path in within if path.lower().endswith(".tar")]
             matches = matches or ([pattern] if os.path.exists(pattern) else sorted(glob(pattern)))
-            found += filter(os.path.isfile, matches)  # a device would never end
+            found += filter(os.path.isfile, matches)  # reading a device might never end
     return found
 
 
 def tar_rows(files: Sequence[str], versions: Sequence[Any] = ()) -> Iterator[dict[str, Any]]:
     r"""
-    Reads files one after the other. What is wrong with a row is its `problem`. Only images, `.txt` and `.json` are
-    read, and no more than 100 MiB of each. A damaged file is an error that names it.
+    Reads the rows of `.tar` files. Only images, `.txt` and `.json` members are read, each up to 100 MiB. If a row is
+    bad, its `problem` says why. If a file is damaged, the error names it.
 
     Args:
         files (`Sequence[str]`):
-            Paths or addresses.
+            Paths or URLs.
         versions (`Sequence`, *optional*):
-            Not used. `datasets` caches what a generator gives by its arguments: these tell when a file has changed.
+            Not used. `datasets` caches rows by the arguments of this function, so a changed file must change them.
+
+    Yields:
+        `dict`: Rows with the columns of `TAR_FEATURES`.
     """
     for file in files:
         try:
-            # Without seeking, a member that claims to be endless would be passed over block by block.
+            # Seek if possible: otherwise a member that claims a huge size would be skipped block by block.
             with fsspec.open(file, "rb") as opened, tarfile.open(fileobj=opened, mode=_mode(opened)) as tar:
                 for name, members in groupby(_members(tar), key=lambda member: member[0]):
                     yield {**_row(members), "__key__": _printable(name), "__url__": file}
@@ -89,9 +101,9 @@ def _mode(opened: Any) -> Literal["r:*", "r|*"]:
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, str, bytes | None]]:
-    """The name of a row, the rest of the member's name, all of it, and the content, or `None` if it is too large."""
+    """Yields the row's name, the member's extension and name, and its content, or `None` if it is too large."""
     while (member := tar.next()) is not None:
-        tar.members = []  # type: ignore[attr-defined]  # which would grow with the file
+        tar.members = []  # type: ignore[attr-defined]  # otherwise the list grows with the file
         named = _MEMBER.fullmatch(member.name)
         if named is None or not member.isfile():  # links are not followed
             continue
@@ -100,7 +112,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, str, bytes | None
             continue
         content = None
         if member.size <= MAX_BYTES:
-            content = tar.extractfile(member).read()  # type: ignore[union-attr]  # a regular file has a content
+            content = tar.extractfile(member).read()  # type: ignore[union-attr]  # not None for a regular file
             if len(content) < member.size:
                 raise tarfile.ReadError("unexpected end of data")
         yield named[1], ending, _printable(member.name), content
@@ -122,7 +134,7 @@ def _row(members: Iterable[tuple[str, str, str, bytes | None]]) -> dict[str, Any
             row["image"] = {"bytes": content, "path": name}
         else:
             row["problem"] = "the row has two images"
-    # Where there are both, the JSON holds the caption of the text once more.
+    # If there are both, the JSON repeats the caption of the text file.
     found = captions.get("txt") or captions.get("json") or []
     row["captions"] = [" ".join(text.split()) for text in found if isinstance(text, str) and text.strip()]
     return row
@@ -135,5 +147,5 @@ def _captions_of(fields: Any) -> list[Any]:
 
 
 def _printable(name: str) -> str:
-    """A name that a table can hold: `tarfile` gives bytes that are not UTF-8 as lone surrogates."""
+    """Escapes a name for a table: `tarfile` decodes bytes that are not UTF-8 to lone surrogates."""
     return name.encode(errors="backslashreplace").decode()

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Word-level tokenizers, trained from captions and stored as a plain `tokenizer.json`."""
+"""Trains word-level and WordPiece tokenizers on captions."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +21,8 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 
 EOS_TOKEN, UNK_TOKEN, PAD_TOKEN = "<eos>", "<unk>", "<pad>"  # ids 0, 1 and 2
-# A word is letters, marks and digits of any script, with apostrophes and hyphens inside; all else separates words.
+# A word has letters, marks and digits of any script, and apostrophes and hyphens inside. All other characters
+# separate words.
 NOT_A_WORD = r"[^\p{L}\p{M}\p{N}'’-]+|(?<![\p{L}\p{M}\p{N}])['’-]+|['’-]+(?![\p{L}\p{M}\p{N}])"
 
 
@@ -29,20 +30,30 @@ def train_word_tokenizer(
     captions: Iterable[str], vocab_size: int = 10000, min_frequency: int = 1, max_length: int = 100
 ) -> PreTrainedTokenizerFast:
     r"""
-    Makes a tokenizer of the words in `captions`: lower case, no punctuation, an end token after each caption.
+    Trains a word-level tokenizer on captions. It makes text lower case, removes punctuation, and adds an end token.
 
     Args:
         captions (`Iterable[str]`):
             The training captions.
         vocab_size (`int`, *optional*, defaults to 10000):
-            The most words to keep, the three special tokens included. The most frequent are kept.
+            Maximum size of the vocabulary, including three special tokens. The most frequent words are kept.
         min_frequency (`int`, *optional*, defaults to 1):
-            Words seen less often are unknown words.
+            Words that appear less often become the unknown token.
         max_length (`int`, *optional*, defaults to 100):
-            Longer captions are cut to this many tokens, the end token included.
+            Longer captions are cut to this many tokens, including the end token.
 
     Returns:
-        [`PreTrainedTokenizerFast`]: Loadable by `AutoTokenizer` with no code of this package.
+        [`PreTrainedTokenizerFast`]: A tokenizer that `AutoTokenizer` loads without hf_vg.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer
+
+    >>> tokenizer = train_word_tokenizer(["A dog runs.", "A brown dog!"])
+    >>> tokenizer.tokenize("a brown cat", add_special_tokens=True)
+    ['a', 'brown', '<unk>', '<eos>']
+    ```
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
@@ -55,10 +66,10 @@ def train_word_tokenizer(
         words = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(caption))
         counts.update(word for word, _ in words)
     special_tokens = [EOS_TOKEN, UNK_TOKEN, PAD_TOKEN]
-    # Ties are broken by the alphabet, so that the same captions in any order give the same vocabulary.
+    # Ties are sorted alphabetically, so that the vocabulary does not depend on the order of the captions.
     words = sorted((word for word, count in counts.items() if count >= min_frequency), key=lambda w: (-counts[w], w))
     if not words:
-        raise ValueError(f"There is no word that `captions` hold `min_frequency={min_frequency}` times or more.")
+        raise ValueError(f"No word in `captions` appears at least `min_frequency={min_frequency}` times.")
     vocabulary = {word: id for id, word in enumerate((special_tokens + words)[:vocab_size])}
 
     tokenizer.model = models.WordLevel(vocabulary, unk_token=UNK_TOKEN)
@@ -77,7 +88,25 @@ def train_word_tokenizer(
 
 
 def special_token_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The fields of a config that a word tokenizer decides: the size of the vocabulary and the special tokens."""
+    """
+    Collects the config fields that depend on a word-level tokenizer: the vocabulary size and the special tokens.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            A tokenizer of [`train_word_tokenizer`].
+
+    Returns:
+        `dict[str, int]`: Fields to pass to a config.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import special_token_fields, train_word_tokenizer
+
+    >>> special_token_fields(train_word_tokenizer(["a dog runs"]))
+    {'vocab_size': 6, 'eos_token_id': 0, 'unk_token_id': 1, 'pad_token_id': 2, 'decoder_start_token_id': 0}
+    ```
+    """
     return {
         "vocab_size": len(tokenizer),
         "eos_token_id": tokenizer.eos_token_id,
@@ -89,15 +118,28 @@ def special_token_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 def train_wordpiece_tokenizer(texts: Iterable[str], vocab_size: int = 1000, max_length: int = 128) -> BertTokenizer:
     r"""
-    Makes a BERT tokenizer of the words in `texts`, for models that are trained from scratch.
+    Trains a BERT tokenizer on texts, for models that are trained from scratch.
 
     Args:
         texts (`Iterable[str]`):
             The training texts.
         vocab_size (`int`, *optional*, defaults to 1000):
-            The most word pieces, the five special tokens included.
+            Maximum number of word pieces, including five special tokens.
         max_length (`int`, *optional*, defaults to 128):
             Longer texts are cut to this many tokens.
+
+    Returns:
+        [`BertTokenizer`]: The tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_wordpiece_tokenizer
+
+    >>> tokenizer = train_wordpiece_tokenizer(["a dog runs", "a dog sleeps"])
+    >>> tokenizer.tokenize("a dog", add_special_tokens=True)
+    ['[CLS]', 'a', 'dog', '[SEP]']
+    ```
     """
     special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     untrained = BertTokenizer(vocab={token: id for id, token in enumerate(special_tokens)})

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""VQA v2: questions about images, answered by ten people each."""
+"""Loads VQA v2: questions about images, each answered by ten people."""
 
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ VQA_FEATURES = Features(
     }
 )
 
-# Answers are compared after the same clean-up as in the official evaluation.
+# Answers are normalized as in the official evaluation.
 _ARTICLES = {"a", "an", "the"}
 _NUMBERS = {
     word: str(number) for number, word in enumerate("zero one two three four five six seven eight nine ten".split())
@@ -57,10 +57,28 @@ _FULL_STOP = re.compile(r"\.(?!\d)")  # the official pattern, "(?!<=\d)(\.)(?!\d
 
 
 def normalize_answer(answer: str) -> str:
-    """An answer as the official evaluation compares it: without punctuation and articles, numbers as digits."""
+    """
+    Normalizes an answer as the official evaluation does: no punctuation, no articles, numbers as digits.
+
+    Args:
+        answer (`str`):
+            The answer.
+
+    Returns:
+        `str`: The normalized answer.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.vqa import normalize_answer
+
+    >>> normalize_answer("The two dogs!")
+    '2 dogs'
+    ```
+    """
     answer = answer.replace("\n", " ").replace("\t", " ").strip()
     for mark in _PUNCTUATION:
-        # A mark beside a space, and all of them in an answer like "1,000", vanish; others separate words.
+        # A mark next to a space is removed, and so are all marks of an answer like "1,000". Others become spaces.
         beside_space = f"{mark} " in answer or f" {mark}" in answer
         answer = answer.replace(mark, "" if beside_space or _COMMA_IN_NUMBER.search(answer) else " ")
     words = _FULL_STOP.sub("", answer).lower().split()
@@ -70,12 +88,24 @@ def normalize_answer(answer: str) -> str:
 
 def answer_scores(answers: Sequence[str]) -> dict[str, float]:
     r"""
-    The score of every answer that people gave: min(1, n / 3), n being how many gave it, averaged over the ways to
-    leave one person out.
+    Computes the VQA score of every answer: min(1, n / 3), where n is the number of people who gave it, averaged over
+    all subsets that leave one person out.
 
     Args:
         answers (`Sequence[str]`):
-            What people answered; ten of them in VQA v2.
+            The answers of all people, ten in VQA v2.
+
+    Returns:
+        `dict[str, float]`: Maps a normalized answer to its score.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.vqa import answer_scores
+
+    >>> {answer: round(score, 2) for answer, score in answer_scores(["red"] * 8 + ["orange"] * 2).items()}
+    {'red': 1.0, 'orange': 0.6}
+    ```
     """
     counts = Counter(map(normalize_answer, answers))
     people = len(answers)
@@ -84,13 +114,25 @@ def answer_scores(answers: Sequence[str]) -> dict[str, float]:
 
 def answer_vocabulary(answers: Iterable[Sequence[str]], size: int = 3129) -> list[str]:
     r"""
-    The answers to choose from: those that score for the most questions, in order of how many.
+    Chooses the answers of a model: those that score above 0 for the most questions.
 
     Args:
         answers (`Iterable[Sequence[str]]`):
-            The answers to each question of the training data.
+            The answers to each training question.
         size (`int`, *optional*, defaults to 3129):
-            The most answers to keep.
+            Maximum number of answers.
+
+    Returns:
+        `list[str]`: The normalized answers, the most frequent first.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import answer_vocabulary
+
+    >>> answer_vocabulary([["yes"] * 10, ["yes"] * 10, ["the red one"] * 10])
+    ['yes', 'red 1']
+    ```
     """
     counts = Counter(answer for given in answers for answer, score in answer_scores(given).items() if score > 0)
     return sorted(counts, key=lambda answer: (-counts[answer], answer))[:size]
@@ -102,14 +144,31 @@ def load_vqa(questions: str | PathLike, annotations: str | PathLike | None, imag
 
     Args:
         questions (`str` or `PathLike`):
-            `v2_OpenEnded_mscoco_*_questions.json`.
+            The file `v2_OpenEnded_mscoco_*_questions.json`.
         annotations (`str` or `PathLike`, *optional*):
-            `v2_mscoco_*_annotations.json`; `None` for questions whose answers are secret.
+            The file `v2_mscoco_*_annotations.json`, or `None` if the answers are not public.
         images (`str` or `PathLike`):
-            The folder of the images, such as `COCO_val2014_000000000042.jpg`.
+            The folder with the images, such as `COCO_val2014_000000000042.jpg`.
 
     Returns:
-        `datasets.Dataset`: `question_id`, `image_id`, `image`, `question` and `answers`.
+        [`~datasets.Dataset`]: Rows with `question_id`, `image_id`, `image`, `question` and `answers`.
+
+    Example:
+
+    ```python
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import load_vqa
+
+    >>> tmp = tempfile.TemporaryDirectory()
+    >>> folder = Path(tmp.name)
+    >>> Image.new("RGB", (64, 64)).save(folder / "COCO_val2014_000000000042.jpg")
+    >>> questions = {"questions": [{"question_id": 1, "image_id": 42, "question": "What color is the dog?"}]}
+    >>> _ = (folder / "questions.json").write_text(json.dumps(questions))
+    >>> load_vqa(folder / "questions.json", None, folder)[0]["question"]
+    'What color is the dog?'
+    ```
     """
     asked = read_json(questions)
     answers: dict[int, list[str]] = {}
@@ -121,7 +180,7 @@ def load_vqa(questions: str | PathLike, annotations: str | PathLike | None, imag
     for where, row in take_records(asked, "questions", str(questions)):
         question_id, image_id = take(row, "question_id", int, where), take(row, "image_id", int, where)
         if annotations is not None and question_id not in answers:
-            raise ValueError(f"{annotations} has no answers to question {question_id} of {questions}.")
+            raise ValueError(f"{annotations} has no answers to question {question_id} in {questions}.")
         try:
             image = find_image(images, f"COCO_{asked.get('data_subtype', 'val2014')}_{image_id:012d}.jpg")
         except (FileNotFoundError, ValueError) as error:

@@ -253,7 +253,7 @@ class TestAddresses:
         assert len(load_captions("table", tmp_path / "rows.parquet")["train"]) == 1
         stream = stream_captions("parquet", str(tmp_path / "rows.parquet"))
         assert len(list(stream.one_pass())) == 1
-        assert "is not within the file" in stream.report.problems[0].reason
+        assert "is not inside the file" in stream.report.problems[0].reason
         folder = tmp_path / "dataset"  # as one of the Hub
         folder.mkdir()
         (tmp_path / "rows.parquet").rename(folder / "rows.parquet")
@@ -294,12 +294,12 @@ class TestDatasets:
                 ({"README.md": f"---\nconfigs:\n- data_files: {names}\n---\n"}, "outside of its folder")
                 for names in ("http://127.0.0.1:9/a", "hf://datasets/a/b", "/etc/*", "[a, ../b]", "{train: ../b}")
             ),
-            ({"README.md": "---\n[[[\n---\n"}, "README.md: its first lines are not YAML"),
-            ({"README.md": "---\na: !!python/object/apply:os.system [x]\n---\n"}, "README.md: its first lines"),
+            ({"README.md": "---\n[[[\n---\n"}, "README.md: the metadata is not YAML"),
+            ({"README.md": "---\na: !!python/object/apply:os.system [x]\n---\n"}, "README.md: the metadata"),
             ({"data.py": "raise SystemExit('code was run')"}, "cannot be loaded as a dataset"),
             ({"a.tar": "no tar"}, "cannot be loaded as a dataset"),
             ({"a.jsonl": "{"}, "cannot be loaded as a dataset"),
-            ({"a.csv": "image,caption\n1,2\n"}, "holds no images|no image with a caption is left"),
+            ({"a.csv": "image,caption\n1,2\n"}, "does not contain images|no image with a caption is left"),
         ],
     )
     def test_a_hostile_folder_is_refused(self, tmp_path, files, said, monkeypatch):
@@ -381,7 +381,11 @@ CSV = {
     "too few values": (b"image,caption\na.png\nb.png,A cat\n", 1, "csv:2: skipped: expected the 2 columns"),
     "too many values": (b"caption,image\nA,dog,a.png\nA cat,b.png\n", 1, "csv:2: skipped: expected the 2 columns"),
     "latin-1": ("image,caption\na.png,Café\n".encode("latin-1"), 1, "csv:2: repaired: byte 0xe9 is not UTF-8"),
-    "UTF-16": ("image,caption\na.png,A dog\n".encode("utf-16"), 1, "csv:1: repaired: the file is UTF-16"),
+    "UTF-16": (
+        "image,caption\na.png,A dog\n".encode("utf-16"),
+        1,
+        "csv:1: repaired: the file should be UTF-8 but is UTF-16",
+    ),
     "no image": (b"image,caption\n,A dog\nb.png,A cat\n", 1, "csv:2: skipped: 'image' is empty"),
     "no caption": (b"image,caption\na.png,\nb.png,A cat\n", 1, "csv:2: skipped: a.png has an empty caption"),
     "a missing image": (b"image,caption\ngone.png,A dog\nb.png,A cat\n", 1, "csv:2: skipped: there is no image"),
@@ -390,9 +394,9 @@ CSV = {
         1,
         "csv:2: skipped: there is no image .*xxx",
     ),
-    "the folder above": (b"image,caption\n../a.png,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*lies outside of"),
-    "a detour": (b"image,caption\nx/../../photos2/a.png,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*lies outside of"),
-    "an absolute path": (b"image,caption\n/etc/hostname,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*lies outside of"),
+    "the folder above": (b"image,caption\n../a.png,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*is outside of"),
+    "a detour": (b"image,caption\nx/../../photos2/a.png,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*is outside of"),
+    "an absolute path": (b"image,caption\n/etc/hostname,A dog\nb.png,A cat\n", 1, "csv:2: skipped: .*is outside of"),
     "a terminal's commands": (b"image,caption\n\x1b[2J.png,A dog\nb.png,A cat\n", 1, r"csv:2: skipped: .*\\x1b\[2J"),
     "a broken image": (
         b"image,caption\nbroken.png,A dog\nb.png,A cat\n",
@@ -416,8 +420,14 @@ JSONL = {
     "a number": ("7", "jsonl:1: skipped: expected an object"),
     "a huge number": ('{"image": %s}' % ("9" * 6000), "jsonl:1: skipped: not JSON"),
     "deep brackets": ("[" * 100_000, "jsonl:1: skipped: not JSON"),
-    "a caption that is a number": ('{"image": "a.png", "caption": 7}', "jsonl:1: skipped: a.png has no text: 7"),
-    "captions that are objects": ('{"image": "a.png", "caption": [{}]}', "jsonl:1: skipped: a.png has no text"),
+    "a caption that is a number": (
+        '{"image": "a.png", "caption": 7}',
+        "jsonl:1: skipped: a.png has a caption that is not a string: 7",
+    ),
+    "captions that are objects": (
+        '{"image": "a.png", "caption": [{}]}',
+        "jsonl:1: skipped: a.png has a caption that is not a string",
+    ),
     "no caption": ('{"image": "a.png", "caption": null}', "jsonl:1: skipped: a.png has an empty caption"),
     "an image that is a list": ('{"image": ["a.png"], "caption": "A"}', "jsonl:1: skipped: 'image' is empty or no"),
     "an image that is true": ('{"image": {"path": {}}, "caption": "A"}', "jsonl:1: skipped: 'image' is empty or no"),
@@ -481,10 +491,10 @@ class TestTables:
     @pytest.mark.parametrize(
         ("name", "content", "said"),
         [
-            ("captions.parquet", b"", "captions.parquet: not a Parquet file"),
-            ("captions.parquet", b"PAR1" + bytes(100) + b"PAR1", "captions.parquet: not a Parquet file"),
-            ("captions.csv", b"", "expected a column of images|no image with a caption is left"),
-            ("captions.csv", b"a.png,A dog\nb.png,A cat\n", "captions.csv: expected a column of images"),
+            ("captions.parquet", b"", "captions.parquet: cannot be read as Parquet"),
+            ("captions.parquet", b"PAR1" + bytes(100) + b"PAR1", "captions.parquet: cannot be read as Parquet"),
+            ("captions.csv", b"", "expected an image column|no image with a caption is left"),
+            ("captions.csv", b"a.png,A dog\nb.png,A cat\n", "captions.csv: expected an image column"),
             ("captions.csv", "image,caption\na.png,A\n".encode("utf-16-le"), "captions.csv:1: .*NUL characters"),
             ("captions.csv", bytes(range(256)) * 20, "captions.csv"),
             ("captions.csv", b"image,caption\n", "no image with a caption is left"),
@@ -508,7 +518,7 @@ class TestTables:
         pyarrow.parquet.write_table(table, photos / "captions.parquet")
         assert len(load_captions("table", photos)["train"]) == 1
         pyarrow.parquet.write_table(pa.table({"image": ["a.png"], "caption": dates}), photos / "captions.parquet")
-        with pytest.raises(ValueError, match="captions.parquet: not a Parquet file that can be read"):
+        with pytest.raises(ValueError, match="captions.parquet: cannot be read as Parquet"):
             load_captions("table", photos)
 
     def test_images_in_a_parquet_file(self, photos):
@@ -538,7 +548,7 @@ class TestTables:
     def test_images_dir_says_what_may_be_read(self, photos):
         table = photos / "captions.csv"
         table.write_text(f"image,caption\n{photos.parent / 'a.png'},A dog\n")
-        with pytest.raises(ValueError, match="lies outside of"):
+        with pytest.raises(ValueError, match="is outside of"):
             load_captions("table", table)
         assert len(load_captions("table", table, images_dir=photos.parent)["train"]) == 1
 
@@ -673,11 +683,11 @@ class TestTokenFiles:
             ("no tab here", "expected IMAGE#NUMBER<tab>CAPTION"),
             ("#0\tA dog", "expected IMAGE#NUMBER<tab>CAPTION"),
             ("a.png\tA dog", "expected IMAGE#NUMBER<tab>CAPTION"),
-            ("b.png#0\tTwice", "is there twice"),
+            ("b.png#0\tTwice", "appears twice"),
             ("a.png#0\t ", "empty caption"),
             ("gone.png#0\tA dog", "there is no image"),
-            ("../a.png#0\tA dog", "lies outside of"),
-            ("/etc/hostname#0\tA dog", "lies outside of"),
+            ("../a.png#0\tA dog", "is outside of"),
+            ("/etc/hostname#0\tA dog", "is outside of"),
             ("x" * 5000 + "#0\tA dog", "there is no image"),
             ("broken.png#0\tA dog", "cannot be opened as an image"),
         ],

@@ -144,7 +144,7 @@ def test_nothing_left_is_an_error(flickr, tmp_path, caplog):
         load_captions("flickr8k", flickr, images_dir=flickr / "elsewhere")
     rows = "".join(f"{number}.jpg,A dog\n" for number in range(90))
     (tmp_path / "captions.csv").write_text("image,caption\n" + rows)
-    with pytest.raises(ValueError, match="(?s)90 rows skipped.*no image .*0.jpg.*name it with `images_dir`") as raised:
+    with pytest.raises(ValueError, match="(?s)90 rows skipped.*no image .*0.jpg.*pass it as `images_dir`") as raised:
         load_captions("table", tmp_path)
     # The first rows are enough, and they are told once.
     assert str(raised.value).count("skipped: there is no image") == 5 and not caplog.text
@@ -291,7 +291,7 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
     with pytest.raises(ValueError, match=r"(?s)jsonl:2: skipped: not JSON.*jsonl:3: skipped: .*object"):
         load_captions("table", tmp_path, strict=True)
     (tmp_path / "captions.jsonl").write_text('{"picture": "a.png", "caption": "A dog"}\n')
-    with pytest.raises(ValueError, match="expected a column of images"):
+    with pytest.raises(ValueError, match="expected an image column"):
         load_captions("table", tmp_path)
 
 
@@ -351,7 +351,7 @@ def test_what_a_dataset_lacks_is_held_out(tmp_path, capsys):
     assert len(train) == 38 and len(validation) == 2 and not train & validation
     assert data["test"]["image_id"][:] == data["validation"]["image_id"][:]
     said = capsys.readouterr().out
-    assert "table: 40 train images, 40 train captions" in said and "2 images are held out" in said
+    assert "table: 40 train images, 40 train captions" in said and "2 training images are held out" in said
     assert load_caption_data(args)["validation"]["image_id"][:] == data["validation"]["image_id"][:]
     args.num_train_images = 5
     assert len(load_caption_data(args)["train"]) == 5
@@ -414,7 +414,7 @@ def test_captions_that_are_cut_or_left_out_are_counted(capsys):
     say_long_captions(captions, tokenizer)
     assert capsys.readouterr().out == "1 of 4 captions are cut to 5 words.\n"
     say_long_captions(captions, tokenizer, max_words=2)
-    assert capsys.readouterr().out == "3 of 4 captions have more than 2 words, and are left out.\n"
+    assert capsys.readouterr().out == "3 of 4 captions have more than 2 words and are left out.\n"
     say_long_captions(captions[:2], tokenizer, max_words=3)
     say_long_captions([], tokenizer)
     assert capsys.readouterr().out == ""

@@ -61,15 +61,15 @@ def test_tsv_has_corners(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", "{}", "must hold a list of detections, got"),
+        ("a.json", "{}", "must contain a list of detections, got"),
         ("a.json", "[]", "has no detections"),
         ("a.json", "[3]", "detection 0 must be an object"),
         ("a.json", '[{"image_id": 1}]', "detection 0 has no 'bbox'"),
         ("a.json", '[{"image_id": 1, "box": [1, 2]}]', "detection 0"),
         ("a.json", '[{"image_id": 1, "box": [1, 2, 3, 4], "score": "high"}]', "'score' of .*must be a number"),
-        ("a.tsv", "1\t2\t3\t1\tnot base 64\t\n", "a.tsv:1: boxes that cannot be read"),
-        ("a.tsv", "1\t2\t3\t7\tAAAAAAAAAAAAAAAAAAAAAA==\t\n", "it has 1 boxes, and says 7"),
-        ("a.tsv", "1\n", "a.tsv:1: boxes that cannot be read"),
+        ("a.tsv", "1\t2\t3\t1\tnot base 64\t\n", "a.tsv:1: cannot read the boxes"),
+        ("a.tsv", "1\t2\t3\t7\tAAAAAAAAAAAAAAAAAAAAAA==\t\n", "found 1 boxes, but num_boxes is 7"),
+        ("a.tsv", "1\n", "a.tsv:1: cannot read the boxes"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, name, content, message):
@@ -92,7 +92,7 @@ class TestRows:
         assert images["validation"][0]["boxes"] == images["test"][0]["boxes"] == [[1, 2, 4, 6]]
         assert rows["test"][0]["box"] == pytest.approx([5 / 40, 6 / 30, 25 / 40, 16 / 30])  # still what is meant
         write_json(tmp_path / "dets.json", {7: [[1, 2, 3, 4]]})
-        with pytest.raises(ValueError, match="dets.json has no boxes for 1 of 1 images, the first is 9"):
+        with pytest.raises(ValueError, match="dets.json has no boxes for 1 of 1 images. The first is 9"):
             referring_rows(args, test_split="val", detections=str(tmp_path / "dets.json"))
 
     def test_questions_are_answered_from_detections(self, tmp_path):
@@ -109,9 +109,9 @@ class TestRows:
         write_tsv(tmp_path / "boxes.tsv", {7: [[index, 0, index + 5, 9] for index in range(12)]})
         images, _ = question_rows(args, detections=str(tmp_path / "boxes.tsv"), max_regions=10)
         assert images["train"][0]["boxes"] == [[index, 0, index + 5, 9] for index in range(10)]
-        with pytest.raises(ValueError, match="give one of the two"):
+        with pytest.raises(ValueError, match="pass one of the two"):
             question_rows(args, "detr", str(tmp_path / "boxes.tsv"))
 
     def test_scenes_have_boxes_of_their_own(self, tmp_path):
-        with pytest.raises(ValueError, match="`dataset: scenes` .*but `detections` is given"):
+        with pytest.raises(ValueError, match="`dataset: scenes` .*but you set `detections`"):
             referring_rows(RegionDataArguments(), detections=str(tmp_path))

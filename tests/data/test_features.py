@@ -398,7 +398,7 @@ def test_a_coin_decides_whether_an_image_is_mirrored(dataset, image_processor, b
         assert row["captions"] == as_it_is["captions"]
     assert 0 < sum(is_mirrored) < len(rows)
     stream = CaptionStream(None, "image")
-    with pytest.raises(ValueError, match="not for a stream"):
+    with pytest.raises(ValueError, match="does not work with `streaming`"):
         captioner_rows(CaptionerArguments(), stream, None, processor, mirror_images=True)
 
 

@@ -82,7 +82,7 @@ def test_another_width_or_vocabulary_is_named(glove):
     tokenizer = train_word_tokenizer(["the dog"])
     with pytest.raises(ValueError, match="3 numbers.* 4.*`embedding_size=3`"):
         initialize_from_glove(nn.Embedding(5, 4), tokenizer, glove)
-    with pytest.raises(ValueError, match="glove.txt .*none of the 1 words"):
+    with pytest.raises(ValueError, match="glove.txt .*any of the 1 words"):
         initialize_from_glove(nn.Embedding(4, 3), train_word_tokenizer(["xyzzy"]), glove)
 
 

@@ -100,7 +100,7 @@ def test_what_is_no_image_is_named(tmp_path):
         with pytest.raises(ValueError, match="none.png.*cannot be opened"):
             open_image(missing)
     for value, name in ((7, "int"), (None, "NoneType"), ({"image": 1}, "dict")):
-        with pytest.raises(TypeError, match=f"type {name} cannot be opened.*none of a path"):
+        with pytest.raises(TypeError, match=f"type {name} cannot be opened.*expected a path"):
             open_image(value)
     with pytest.raises((TypeError, ValueError), match="ndarray"):
         open_image(np.zeros((2, 2, 9)))

@@ -94,7 +94,7 @@ def test_other_formats(tmp_path):
     assert next(iter(stream_captions("webdataset", str(tmp_path / "a.tar"))))["captions"] == ["a cat"]
 
     pyarrow.parquet.write_table(pa.table({"caption": ["a dog"]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"column of images.*\['caption'\]"):
+    with pytest.raises(ValueError, match=r"image column.*\['caption'\]"):
         stream_captions("parquet", str(tmp_path / "b.parquet"))
 
 

@@ -73,7 +73,7 @@ def test_tags_are_made_once(tokenizer, tagger, tmp_path, monkeypatch):
 
 def test_says_what_to_install(tokenizer, monkeypatch):
     pytest.importorskip("spacy", reason="needs spaCy, of hf-vg[pos]")
-    with pytest.raises(OSError, match="no spaCy pipeline 'en_nonsense' here.*spacy download en_nonsense"):
+    with pytest.raises(OSError, match="spaCy pipeline 'en_nonsense' is not installed.*spacy download en_nonsense"):
         tag_captions(CAPTIONS, tokenizer, "en_nonsense")
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(ImportError, match=r"pip install hf-vg\[pos\]"):

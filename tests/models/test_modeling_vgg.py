@@ -241,12 +241,12 @@ def test_backbone_of_a_classifier_has_convolutions_alone(classifier_dir, caplog)
     assert load_backbone(classifier_dir / "vgg11", stage="stage4")(torch.randn(1, 3, 32, 32)).feature_maps[
         0
     ].shape == ((1, 512, 4, 4))
-    with pytest.raises(ValueError, match="has the stages stage1, .*, fc6, fc7, and no 'fc8'"):
+    with pytest.raises(ValueError, match="has no stage 'fc8'; its stages are stage1, .*, fc6, fc7"):
         load_backbone(classifier_dir / "vgg11", stage="fc8")
 
 
 def test_convolutions_alone_have_no_fc7(converted_dir):
-    with pytest.raises(ValueError, match="has the stages stage1, .*stage5, and no 'fc7'"):
+    with pytest.raises(ValueError, match="has no stage 'fc7'; its stages are stage1, .*stage5"):
         load_backbone(converted_dir, stage="fc7")
     with pytest.raises(ValueError, match="`fc_size` is `None`"):
         VggForImageClassification(tiny_config())
