@@ -52,7 +52,8 @@ STREAM = {
 }
 STREAM["cli"] = STREAM["app"] | {"app", "errors"}
 SHARED_BY_MODELS = {
-    *("attention", "configuration", "distributed", "generation", "image_encoder", "processing", "publishing", "vgg"),
+    *("attention", "attention_supervision", "configuration", "distributed", "generation", "image_encoder"),
+    *("processing", "publishing", "vgg"),
 }
 LIBRARIES_OF_MODELS = {"huggingface_hub", "numpy", "torch", "transformers"}
 

@@ -21,11 +21,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ..models.grounded_visual_bert.functional_grounded_visual_bert import (
-    align_words,
-    attention_rollout,
-    repeat_images,
-)
+from ..models.attention_supervision import align_words, attention_rollout
+from ..models.grounded_visual_bert.functional_grounded_visual_bert import repeat_images
 
 
 @torch.no_grad()

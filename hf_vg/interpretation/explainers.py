@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils import ModelOutput
 
-from ..models.grounded_visual_bert.functional_grounded_visual_bert import attention_rollout
+from ..models.attention_supervision import attention_rollout, cross_attention_rollout
 from .families import Family, Tiles
 from .hiding import HiddenCells
 from .reading import Reading, readings
@@ -168,11 +168,8 @@ def attention_of_reading(reading: Reading) -> tuple[torch.Tensor, AttentionRecor
 
 
 def through_patches(record: AttentionRecord, weights: torch.Tensor) -> torch.Tensor:
-    """From weights of image tokens, `(..., image tokens)`, to those of patches, where the family tells them apart."""
-    if not record.patches:
-        return weights
-    # Where image tokens look, as the mean over layers and heads: (image tokens, patches)
-    return weights @ torch.stack([a[0].mean(dim=0) for a in record.patches.values()]).mean(dim=0)
+    """From weights of image tokens, `(..., words, image tokens)`, to those of patches, if tokens are none."""
+    return record.to_patches(weights.reshape(1, 1, -1, weights.shape[-1])).reshape(*weights.shape[:-1], -1)
 
 
 def _predicting(reading: Reading, rows: torch.Tensor) -> torch.Tensor:
@@ -232,10 +229,8 @@ def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
 def _rollout(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
     if reading.family.columns is None:
         attention, record = attention_of_reading(reading)
-        gathered = torch.zeros_like(attention[0, 0])
-        for layer in attention.mean(dim=1):
-            gathered = (gathered + layer) / 2
-        return of_words(reading, gathered), record
+        (gathered,) = cross_attention_rollout(tuple(attention[:, None]), layers=[-1])  # (1, tokens, patches)
+        return of_words(reading, gathered[0]), record
     # All positions look at all positions, so only the mean over heads is kept of each layer.
     with record_attention(
         reading.model, family=reading.family, keep=lambda attention: attention.mean(dim=1, keepdim=True)

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -68,10 +69,11 @@ class AttentionRecord:
         family: Family,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
-        queries: str = "auto",
+        queries: str | torch.Tensor = "auto",
         keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        replaces_output: bool = True,
     ):
-        self.config, self.family, self.keep = model.config, family, keep
+        self.config, self.family, self.keep, self.replaces_output = model.config, family, keep, replaces_output
         self.modules = _matching(model, family.attention, layers)
         self.patch_modules = _matching(model, family.patches) if family.patches else {}
         self.calls: list[AttentionCall] = []
@@ -166,13 +168,16 @@ class AttentionRecord:
 
     def queries(self, length: int, device: torch.device) -> torch.Tensor:
         """The positions of a pass that are kept: in a generation the last, whose token is about to be chosen."""
+        if self.keep is None and not isinstance(self._wanted, str):
+            # Some models have queries of the image in front of those of the tokens.
+            return (self._wanted.to(device) + length - self._ids.shape[1]).clamp(min=0)  # type: ignore[union-attr]
         only_last = self.keep is None and (self._wanted == "last" or (self._wanted == "auto" and self._has_cache))
         return torch.arange(length - 1 if only_last else 0, length, device=device)
 
     def take(self, module: nn.Module, attention: torch.Tensor) -> None:
         """Takes the attention of all queries of a module that returns it."""
         queries = self.queries(attention.shape[2], attention.device)
-        self.store(module, attention if self.keep is not None else attention[:, :, queries], queries)
+        self.store(module, attention if self.keep is not None else _rows_of(attention, queries), queries)
 
     def compute(
         self,
@@ -191,6 +196,14 @@ class AttentionRecord:
             key = key.repeat_interleave(captions, dim=0)
         length = query.shape[2]
         queries = torch.arange(length, device=query.device) if is_patch else self.queries(length, query.device)
+        if self.keep is not None and not self.replaces_output and not is_patch:
+            # Computed once more in the backward pass, for which the attention of all heads would else be kept.
+            def kept(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+                return self.keep(attention_of(module, query, key, attention_mask, queries, **kwargs))  # type: ignore[misc]
+
+            attention = checkpoint(kept, query, key, use_reentrant=False)
+            self.put(module, attention, queries)
+            return attention
         attention = attention_of(module, query, key, attention_mask, queries, **kwargs)
         if is_patch:
             (self.patches if self._is_open else self._embedded_patches)[self.patch_modules[module]] = attention
@@ -209,6 +222,10 @@ class AttentionRecord:
                     raise ValueError(f"`heads` must be from 0 to {count - 1}, got {self._heads}.")
                 attention = attention[:, self._heads]
             attention = self.to_image(attention)
+        self.put(module, attention, queries)
+
+    def put(self, module: nn.Module, attention: torch.Tensor, queries: torch.Tensor) -> None:
+        """Puts what is kept of a module into the record."""
         if self._is_open:  # else gradient checkpointing computes it once more
             self.calls[-1].attention[self.modules[module]] = attention
             self.calls[-1].queries = queries
@@ -224,15 +241,24 @@ class AttentionRecord:
         index = columns.clamp(min=0)[:, None, None].expand(-1, *attention.shape[1:3], -1)
         return attention.gather(-1, index) * (columns >= 0)[:, None, None]
 
+    def to_patches(self, weights: torch.Tensor) -> torch.Tensor:
+        """From weights of image tokens, `(..., rows, heads, queries, tokens)`, to those of patches, if others."""
+        if not self.patches:
+            return weights
+        # Where image tokens look, as the mean over layers and heads: (rows, image tokens, patches)
+        patches = torch.stack([a.mean(dim=1).to(weights) for a in self.patches.values()]).mean(dim=0)
+        return weights @ patches.repeat_interleave(weights.shape[-4] // len(patches), dim=0).unsqueeze(1)
+
 
 @contextmanager
 def record_attention(
     model: PreTrainedModel,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    queries: str = "auto",
+    queries: str | torch.Tensor = "auto",
     family: Family | None = None,
     keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    replaces_output: bool = True,
 ) -> Iterator[AttentionRecord]:
     r"""
     Records the attention from words to image tokens while the model runs, at the memory cost of SDPA: probabilities
@@ -255,24 +281,29 @@ def record_attention(
             last.
         heads (`Sequence[int]`, *optional*):
             Which heads to record. By default all.
-        queries (`str`, *optional*, defaults to `"auto"`):
+        queries (`str` or `torch.Tensor`, *optional*, defaults to `"auto"`):
             `"all"` positions of a pass, only the `"last"`, or `"auto"`: the last where the model has a cache, as it
-            does in `generate`, and else all.
+            does in `generate`, and else all. Or the positions themselves, of shape `(rows, queries)`: for each row of
+            token ids the places whose attention is wanted. Nothing is computed for other places. Rows with fewer are
+            padded with any number, and what is recorded there means nothing.
         family ([`Family`], *optional*):
             How the model looks at images, for a model that is not in the table of families.
         keep (`Callable`, *optional*):
             What to keep instead of the attention to the image, at the memory cost of eager attention: it takes the
             attention of all heads and queries to all keys, and what it returns is recorded. The model computes its
             output from the tensor that `keep` is given, so that the output can be differentiated by it.
+        replaces_output (`bool`, *optional*, defaults to `True`):
+            Whether the output is computed so. Else it stays that of SDPA, and what `keep` is given is not held in
+            memory: it is computed once more in the backward pass.
     """
-    if queries not in ("auto", "all", "last"):
+    if isinstance(queries, str) and queries not in ("auto", "all", "last"):
         raise ValueError(f'`queries` must be "auto", "all" or "last", got {queries!r}.')
     # Wrappers of other libraries, such as PEFT's or torch's, have the model within.
     inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     if inner is None:
         raise ValueError(f"A {type(model).__name__} is no model of transformers.")
     family = family_of(inner) if family is None else family
-    record = AttentionRecord(inner, family, layers, heads, queries, keep)
+    record = AttentionRecord(inner, family, layers, heads, queries, keep, replaces_output)
     writer = inner.get_submodule(family.writer)
     names = list(inspect.signature(writer.forward).parameters)
 
@@ -387,7 +418,7 @@ def _attend_and_record(
     for record in _RECORDS.get(module, ()):
         if record.is_for_this_thread():
             attention = record.compute(module, query, key, attention_mask, **kwargs)
-            if record.keep is not None and module in record.modules:
+            if record.keep is not None and record.replaces_output and module in record.modules:
                 # The output is computed once more, so that it depends on what is kept.
                 values = value.repeat_interleave(attention.shape[1] // value.shape[1], dim=1)
                 values = values.repeat_interleave(len(attention) // len(value), dim=0)
@@ -417,22 +448,31 @@ def attention_of(
     """The probabilities of some queries, of shape `(rows, heads, queries, keys)`, as eager attention has them."""
     rows, heads, length, size = query.shape
     keys = key.shape[2]
-    query = query[:, :, queries] * (size**-0.5 if scaling is None else scaling)
+    query = _rows_of(query, queries) * (size**-0.5 if scaling is None else scaling)
     # Heads that share their keys are more queries of the same keys, which are not copied.
     scores = query.reshape(rows, key.shape[1], -1, size) @ key.transpose(2, 3)
     scores = scores.view(rows, heads, -1, keys)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if position_bias is not None:
-        scores = scores + position_bias[:, :, queries]
+        scores = scores + _rows_of(position_bias, queries)
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     lowest = torch.finfo(scores.dtype).min  # and not infinity: a padded query may see no key at all
     if attention_mask is not None:
-        mask = attention_mask[:, :, queries if attention_mask.shape[2] > 1 else slice(None), :keys]
+        mask = (_rows_of(attention_mask, queries) if attention_mask.shape[2] > 1 else attention_mask)[..., :keys]
         scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
     elif is_causal and length > 1:  # the mask that SDPA implies
-        scores = scores.masked_fill(torch.arange(keys, device=key.device) > queries[:, None], lowest)
+        places = queries[..., None] if queries.dim() == 1 else queries[:, None, :, None]
+        scores = scores.masked_fill(torch.arange(keys, device=key.device) > places, lowest)
     return scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+
+
+def _rows_of(tensor: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Of `(rows, heads, length, size)` the queries: places for all rows, or for each row its own."""
+    if queries.dim() == 1:
+        return tensor[:, :, queries]
+    tensor = tensor.expand(len(queries), -1, -1, -1)
+    return tensor.gather(2, queries[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3]))
 
 
 __all__ = ["AttentionCall", "AttentionRecord", "record_attention"]

@@ -22,7 +22,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..data.images import open_image
-from ..models.grounded_visual_bert.functional_grounded_visual_bert import align_words, attention_rollout
+from ..models.attention_supervision import align_words, attention_rollout
 from .figures import axes_grid, drawable
 
 

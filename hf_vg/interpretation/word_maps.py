@@ -115,11 +115,7 @@ def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[
     steps = torch.stack(
         [torch.stack([a[:, :, -1].to(device) for a in call.attention.values()], dim=1) for call in record.calls]
     )
-    if record.patches:
-        # Where image tokens look, as the mean over layers and heads: (rows, image tokens, patches)
-        patches = torch.stack([a.mean(dim=1).to(steps) for a in record.patches.values()]).mean(dim=0)
-        patches = patches.repeat_interleave(steps.shape[1] // patches.shape[0], dim=0)
-        steps = torch.einsum("trlhq,rqp->trlhp", steps, patches)
+    steps = record.to_patches(steps)
     beams = _beams_of(outputs)
     if beams is None:
         return steps.permute(1, 2, 3, 0, 4), torch.arange(steps.shape[1])

@@ -248,7 +248,7 @@ class VgpTrainer(RegionTrainer):
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if self.teacher is not None and model.training:
             distance = self.distance(self.teacher, inputs, outputs)
-            self._parts["loss_distillation"].append(distance.detach())
+            self.log_part("loss_distillation", distance)
             loss = loss + self.distillation_weight * distance
         return (loss, outputs) if return_outputs else loss
 

@@ -17,7 +17,6 @@ import ctypes
 import os
 import shutil
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from ..models.publishing import CARD
 from .arguments import VgTrainingArguments
 from .callbacks import ResumeExactly
 from .checkpoints import delete_checkpoint, mark_complete, save_settings
+from .loss_parts import LossPartsMixin
 from .publishing_trainer import PublishingTrainer
 
 
@@ -62,7 +62,7 @@ def use_all_cores() -> None:
             mallopt(option, value)
 
 
-class VgTrainer(PublishingTrainer):
+class VgTrainer(LossPartsMixin, PublishingTrainer):
     """
     A [`Trainer`] that logs the named parts of a loss (`loss_caption`, `loss_attention`, ...), and does what
     [`VgTrainingArguments`] ask for: batches of one length or of near lengths, another learning rate for the backbone,
@@ -89,7 +89,6 @@ class VgTrainer(PublishingTrainer):
         super().__init__(*args, **kwargs)
         self.score = score
         self.eval_data_collator = eval_data_collator or self.data_collator
-        self._parts: dict[str, list[torch.Tensor]] = defaultdict(list)
         # Of a loss that is a mean over other things than words, e.g. over captions.
         self._count_loss_items = getattr(self.model, "count_loss_items", None)
         if self._count_loss_items is not None:
@@ -106,7 +105,7 @@ class VgTrainer(PublishingTrainer):
         if model.training:
             for name, part in outputs.items():
                 if name.startswith("loss_") and part is not None:
-                    self._parts[name].append(part.detach())
+                    self.log_part(name, part)
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
@@ -123,13 +122,6 @@ class VgTrainer(PublishingTrainer):
             return None
         number = sum(self._count_loss_items(batch["labels"]) for batch in batch_samples).to(device)
         return self.accelerator.gather(number).sum().clamp(min=1)
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs and self._parts:
-            for name, parts in self._parts.items():
-                logs[name] = round(self.accelerator.gather(torch.stack(parts).mean()).mean().item(), 4)
-            self._parts.clear()
-        super().log(logs, *args, **kwargs)
 
     def create_optimizer(self, model: Any | None = None) -> torch.optim.Optimizer:
         optimizer = super().create_optimizer(model)

@@ -36,6 +36,7 @@ from transformers import (
     VisualBertModel,
 )
 
+from hf_vg.models.attention_supervision import attention_loss, attention_rollout, means_over_ranks
 from hf_vg.models.grounded_visual_bert import (
     GroundedVisualBertConfig,
     GroundedVisualBertForQuestionAnswering,
@@ -43,11 +44,6 @@ from hf_vg.models.grounded_visual_bert import (
     GroundedVisualBertForVGP,
     GroundedVisualBertModel,
     GroundedVisualBertProcessor,
-)
-from hf_vg.models.grounded_visual_bert.functional_grounded_visual_bert import (
-    attention_loss,
-    attention_rollout,
-    means_over_ranks,
 )
 from hf_vg.models.grounded_visual_bert.inputs_grounded_visual_bert import check_boxes, parse_entities
 from hf_vg.models.grounded_visual_bert.regions_grounded_visual_bert import geometry_embedding, roi_align

@@ -24,15 +24,9 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from ..attention_supervision import align_words, means_over_ranks, supervise_attention
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
-from .functional_grounded_visual_bert import (
-    align_words,
-    mask_of,
-    means_over_ranks,
-    pool_spans,
-    summed_cross_entropy,
-    supervise_attention,
-)
+from .functional_grounded_visual_bert import mask_of, pool_spans, summed_cross_entropy
 from .modeling_grounded_visual_bert import GroundedVisualBertModel, GroundedVisualBertPreTrainedModel
 
 
