@@ -49,6 +49,14 @@ Train it for the CIDEr of what it says, as is usual after the captions of people
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
         --checkpoint outputs/show_attend_tell_flickr8k --data_dir flickr8k --features outputs/features
 
+Teach the words of any of these captioners where to look, by the boxes of what their phrases name:
+
+    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/llava_scenes.yaml \
+        --attention_supervision direct --attention_layers -1
+    accelerate launch --quiet recipes/train_captioner.py --checkpoint microsoft/git-base \
+        --dataset flickr30k_entities --data_dir flickr30k_entities --images_dir flickr30k_images \
+        --attention_supervision rollout --attention_weight 0.5 --distillation_weight 0.5
+
 Tar files of images and captions, of any number, read as they are trained on:
 
     accelerate launch --quiet recipes/train_captioner.py --dataset webdataset --streaming \
@@ -81,6 +89,7 @@ from hf_vg.reports import metric_lines
 from hf_vg.training import (
     CaptionerArguments,
     SelfCriticalTrainer,
+    SupervisedCaptionerTrainer,
     VgTrainer,
     VgTrainingArguments,
     build_captioner,
@@ -104,7 +113,10 @@ def main():
     say = PartialState().print
 
     say(f"\n[1/4] Loading {args.dataset}")
-    data = load_caption_stream(args, training_args.seed) if args.streaming else load_caption_data(args)
+    if args.streaming:
+        data = load_caption_stream(args, training_args.seed)
+    else:
+        data = load_caption_data(args, phrases=args.attention_supervision != "none")
     if args.checkpoint is not None:
         model, processor = load_captioner(args)
         if not args.streaming:
@@ -124,6 +136,8 @@ def main():
     validation = captioner_rows(args, data["validation"], model, processor)
     collator = caption_collator(args, model.config, processor)
     trainer_class = VgTrainer
+    if args.attention_supervision != "none" or args.distillation_weight:
+        trainer_class = partial(SupervisedCaptionerTrainer, **args.supervision())
     if args.reward is not None:
         reward = cider_reward(processor.tokenizer, data["train"]["captions"][:])
         trainer_class = partial(SelfCriticalTrainer, reward=reward, num_candidates=args.num_candidates)

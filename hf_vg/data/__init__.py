@@ -48,6 +48,9 @@ if TYPE_CHECKING:  # repeated for type checkers and editors
     from .loading_report import LoadingReport as LoadingReport
     from .paraphrases import load_paraphrases as load_paraphrases
     from .paraphrases import make_caption_pairs as make_caption_pairs
+    from .phrases import PhraseChatCollator as PhraseChatCollator
+    from .phrases import find_phrases as find_phrases
+    from .phrases import grounded_captions as grounded_captions
     from .prompted_captions import PromptedCaptionCollator as PromptedCaptionCollator
     from .referring import load_referring as load_referring
     from .region_collators import CaptionPairCollatorForVGP as CaptionPairCollatorForVGP
@@ -97,6 +100,9 @@ _MODULES = {
     "PairCollator": "collators",
     "QuestionCollator": "region_collators",
     "ReferringCollator": "region_collators",
+    "PhraseChatCollator": "phrases",
+    "find_phrases": "phrases",
+    "grounded_captions": "phrases",
     "RegionDataArguments": "region_rows",
     "SENTENCE_TASKS": "sentence_tasks",
     "SentenceSplit": "sentence_tasks",

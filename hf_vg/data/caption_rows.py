@@ -30,6 +30,7 @@ from .arguments import CaptionDataArguments, CaptionerDataArguments
 from .caption_pairs import fixed_caption_pairs
 from .captions import load_captions, one_caption_a_row
 from .draws import toss
+from .entities import grounded_scenes
 from .feature_extraction import backbone_of, extract_features
 from .features import FeatureCache, undecoded
 from .images import open_or_report
@@ -39,7 +40,7 @@ from .scenes import load_scenes
 from .streaming import CaptionStream, stream_captions
 
 
-def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
+def load_caption_data(args: CaptionDataArguments, phrases: bool = False) -> DatasetDict:
     r"""
     Loads the caption data that a recipe's arguments describe. If there is no validation split, 5% of the training
     images are held out. If there is no test split, the validation split is used for testing too.
@@ -47,6 +48,8 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     Args:
         args ([`CaptionDataArguments`]):
             The dataset, and how many of its images to use.
+        phrases (`bool`, *optional*, defaults to `False`):
+            Whether training rows also have the `phrases` and `boxes` of [`load_flickr30k_entities`].
 
     Returns:
         [`~datasets.DatasetDict`]: The splits `train`, `validation` and `test`, with the columns `image_id`, `image`
@@ -62,7 +65,9 @@ def load_caption_data(args: CaptionDataArguments) -> DatasetDict:
     {'train': 4, 'validation': 2, 'test': 2}
     ```
     """
-    data = _load_scenes(args) if args.dataset == "scenes" else _load_files(args)
+    data = _load_scenes(args) if args.dataset == "scenes" else _load_files(args, phrases)
+    if phrases and args.dataset == "scenes":
+        data["train"] = grounded_scenes(data["train"])
     if args.train_share is not None:
         if not 0 < args.train_share <= 1:
             raise ValueError(f"`train_share` must be greater than 0 and at most 1, got {args.train_share}.")
@@ -79,11 +84,11 @@ def _load_scenes(args: CaptionDataArguments) -> DatasetDict:
     return load_scenes(args.num_train_images or 4000, num_eval_images, num_eval_images, args.image_size)
 
 
-def _load_files(args: CaptionDataArguments) -> DatasetDict:
+def _load_files(args: CaptionDataArguments, phrases: bool) -> DatasetDict:
     say = process_state().print
     assert args.dataset is not None  # set by `__post_init__`
     report = LoadingReport(args.dataset)
-    data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report)
+    data = load_captions(args.dataset, args.data_dir, args.images_dir, args.strict, args.check_images, report, phrases)
     say(f"Found {args.dataset}: {args.data_dir or 'on the Hub'}")
     if not report.kinds:  # otherwise the summary is already in the log
         say(report.summary())
@@ -231,7 +236,10 @@ def captioner_rows(
         if mirror_images:
             raise ValueError("`mirror_images` does not work with `streaming`.")
         return dataset
-    rows = undecoded(dataset.select_columns(["image", "captions"]))
+    grounding = ["phrases", "boxes"] if "boxes" in dataset.column_names else []
+    if grounding and by_length:
+        raise ValueError("`max_length_difference` makes a row of each caption, and phrases belong to rows of images.")
+    rows = undecoded(dataset.select_columns(["image", "captions", *grounding]))
     say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer, args.max_caption_words)
     cache = mirrored = None
     if args.features is not None:

@@ -56,6 +56,7 @@ def load_captions(
     strict: bool = False,
     check_images: bool = False,
     report: LoadingReport | None = None,
+    phrases: bool = False,
 ) -> DatasetDict:
     r"""
     Loads images with captions. You can name the format, or let [`detect_format`] find it. Images are opened when you
@@ -84,6 +85,8 @@ def load_captions(
             Whether to decode every image now and skip the ones that cannot be decoded.
         report ([`LoadingReport`], *optional*):
             Collects the counts, and every row that is skipped or repaired.
+        phrases (`bool`, *optional*, defaults to `False`):
+            Whether the `phrases` and `boxes` of `"flickr30k_entities"` are kept.
 
     Returns:
         [`~datasets.DatasetDict`]: Splits with the columns `image_id`, `image` and `captions`.
@@ -123,7 +126,8 @@ def load_captions(
     report = report or LoadingReport(folder.name if is_format else name)
     if name == "flickr30k_entities":
         splits = load_flickr30k_entities(folder, images_folder(folder, images_dir), strict, check_images, report)
-        return DatasetDict({split: rows.select_columns(list(CAPTION_FEATURES)) for split, rows in splits.items()})
+        columns = [*CAPTION_FEATURES, *(("phrases", "boxes") if phrases else ())]
+        return DatasetDict({split: rows.select_columns(columns) for split, rows in splits.items()})
     if name == "webdataset":
         data = load_webdataset(folder, check_images, report)
     elif is_format:

@@ -20,6 +20,7 @@ from transformers import ProcessorMixin
 
 from .draws import batch_generator, image_number
 from .images import readable_rows
+from .phrases import phrase_inputs, phrases_of, token_offsets, token_span
 
 
 class CaptionCollator:
@@ -60,11 +61,13 @@ class CaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each row has its `captions` and an `image` or its cached `image_features`.
+                Each row has its `captions` and an `image` or its cached `image_features`. Rows with an `image` may also
+                have `phrases` and `boxes`, see [`grounded_captions`].
 
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`, and `labels` of shape
-            `(images, captions, length)`. Missing captions and positions after the end of a caption are -100.
+            `(images, captions, length)`. Missing captions and positions after the end of a caption are -100. Rows
+            with phrases also give what [`AttentionSupervisionMixin`] takes.
         """
         rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         counts = [len(row["captions"]) for row in rows]
@@ -82,7 +85,27 @@ class CaptionCollator:
             labels = labels.masked_fill(too_long, -100)[:, :max_length]
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
+        if "phrases" in rows[0]:
+            batch |= self._phrases(rows, batch["labels"])
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
+
+    def _phrases(self, rows: list[dict[str, Any]], labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        spans: list[list] = []
+        for row, of_row in zip(rows, labels, strict=True):
+            offsets = token_offsets(self.processor.tokenizer, row["captions"])
+            lengths = (of_row != -100).sum(dim=1).tolist()  # 0 for a caption that is left out
+            spans.append(
+                [
+                    [
+                        (*span, boxes)
+                        for start, end, boxes in phrases_of(row, number)
+                        if (span := token_span(of_caption, start, end)) is not None and span[1] < length
+                    ]
+                    for number, (of_caption, length) in enumerate(zip(offsets, lengths, strict=False))
+                ]
+            )
+            spans[-1] += [[] for _ in range(labels.shape[1] - len(offsets))]
+        return phrase_inputs(spans, [row["image"].size for row in rows], self.processor.image_processor)
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """
@@ -95,6 +118,7 @@ class CaptionCollator:
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`.
         """
+        rows = [{name: value for name, value in row.items() if name != "phrases"} for row in rows]
         return {name: value for name, value in self(rows).items() if name != "labels"}
 
 

@@ -18,7 +18,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from io import BytesIO
@@ -332,6 +332,26 @@ def seen_box(image_processor: Any, image_size: tuple[int, int]) -> tuple[float, 
     crop = dict(image_processor.crop_size)
     x, y = crop["width"] / width / 2, crop["height"] / height / 2
     return 0.5 - x, 0.5 - y, 0.5 + x, 0.5 + y
+
+
+def boxes_in_view(
+    boxes: Sequence[Sequence[float]], image_size: tuple[float, float], seen: Sequence[float]
+) -> tuple[list[list[float]], tuple[float, float]]:
+    r"""
+    Boxes as they lie in the part of an image that a model is given, and the size of that part. Boxes out of sight are
+    left out.
+
+    Args:
+        boxes (`Sequence` of `(left, top, right, bottom)`), image_size (`tuple[float, float]`):
+            The boxes and the size of the image, width and height, in pixels.
+        seen (`Sequence[float]`):
+            The part, as [`seen_box`] gives it.
+    """
+    width, height = image_size
+    left, top, right, bottom = seen[0] * width, seen[1] * height, seen[2] * width, seen[3] * height
+    size = (right - left, bottom - top)
+    moved = [[b[0] - left, b[1] - top, b[2] - left, b[3] - top] for b in boxes]
+    return [b for b in moved if b[0] < size[0] and b[1] < size[1] and b[2] > 0 and b[3] > 0], size
 
 
 def _seen_on_tiles(image_processor: Any, width: int, height: int) -> tuple[float, float, float, float]:

@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig, ProcessorMixin
 
 from .draws import batch_generator
 from .images import readable_rows
+from .phrases import phrase_inputs, phrases_of, token_offsets, token_span
 
 
 # Models that accept an attention mask of shape `(rows, 1, queries, keys)` and position ids.
@@ -65,10 +66,12 @@ class PromptedCaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each row has an `image` and its `captions`.
+                Each row has an `image` and its `captions`, and optionally `phrases` and `boxes`, as
+                [`load_flickr30k_entities`], [`grounded_scenes`] and [`grounded_captions`] return them.
 
         Returns:
             `dict[str, torch.Tensor]`: The inputs of the model, and `labels`, which are -100 outside of captions.
+            Rows with phrases also give what [`AttentionSupervisionMixin`] takes.
         """
         rows = readable_rows(rows, self.strict)
         generator = batch_generator(caption for row in rows for caption in row["captions"])
@@ -77,9 +80,10 @@ class PromptedCaptionCollator:
         is_prompt = batch.get("attention_mask", torch.ones_like(prompts)).bool()
         # Each caption starts with a copy of the prompt's last token. Models shift labels by one token.
         context, starts = prompts[:, :-1], prompts[:, -1].tolist()
-        texts, labels, parts, positions = [], [], [], []
+        texts, labels, parts, positions, drawn = [], [], [], [], []
         for row, start, length in zip(rows, starts, is_prompt[:, :-1].sum(dim=1).tolist(), strict=True):
-            tokens = self._tokens(row["captions"], generator)
+            drawn.append(self._drawn(row["captions"], generator))
+            tokens = self._tokens([row["captions"][number] for number in drawn[-1]])
             captions = [[start, *ids, self.processor.tokenizer.eos_token_id] for ids in tokens]
             texts.append(torch.tensor([id for ids in captions for id in ids]))
             labels.append(torch.tensor([id for ids in captions for id in (-100, *ids[1:])]))
@@ -89,7 +93,9 @@ class PromptedCaptionCollator:
         labels = _joined(torch.full_like(context, -100), labels, -100)
         if not self.packs:
             mask = torch.cat([is_prompt[:, :-1], parts != PADDING], dim=1).long()
-            return {**batch, "input_ids": ids, "attention_mask": mask, "labels": labels}
+            return self._with_phrases(
+                {**batch, "input_ids": ids, "attention_mask": mask, "labels": labels}, rows, drawn
+            )
         parts = torch.cat([torch.where(is_prompt[:, :-1], PROMPT, PADDING), parts], dim=1)
         before = torch.where(is_prompt, is_prompt.cumsum(dim=1) - 1, 0)[:, :-1]
         packed = {
@@ -97,10 +103,10 @@ class PromptedCaptionCollator:
             "position_ids": _joined(before, positions, 0),
         }
         if not self.is_encoder_decoder:
-            return {**batch, "input_ids": ids, "labels": labels, **packed}
+            return self._with_phrases({**batch, "input_ids": ids, "labels": labels, **packed}, rows, drawn)
         ahead = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # encoder-decoders do not shift labels
         packed = {f"decoder_{name}": value for name, value in packed.items()}
-        return {**batch, "decoder_input_ids": ids, "labels": ahead, **packed}
+        return self._with_phrases({**batch, "decoder_input_ids": ids, "labels": ahead, **packed}, rows, drawn)
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """
@@ -126,12 +132,40 @@ class PromptedCaptionCollator:
             )
         )
 
-    def _tokens(self, captions: list[str], generator: torch.Generator) -> list[list[int]]:
+    def _drawn(self, captions: list[str], generator: torch.Generator) -> list[int]:
+        """The numbers of the captions that are learned this time."""
         longest = self.max_caption_words
-        captions = [text for text in captions if longest is None or len(text.split()) <= longest] or captions[:1]
-        if not self.packs:
-            captions = [captions[int(torch.randint(len(captions), (), generator=generator))]]
+        short = [number for number, text in enumerate(captions) if longest is None or len(text.split()) <= longest]
+        short = short or [0]
+        return short if self.packs else [short[int(torch.randint(len(short), (), generator=generator))]]
+
+    def _tokens(self, captions: list[str]) -> list[list[int]]:
         return self.processor.tokenizer(captions, add_special_tokens=False)["input_ids"]
+
+    def _with_phrases(
+        self, batch: dict[str, torch.Tensor], rows: list[dict[str, Any]], drawn: list[list[int]]
+    ) -> dict[str, torch.Tensor]:
+        """The batch with what its words should look at, if the rows have phrases."""
+        if "phrases" not in rows[0]:
+            return batch
+        spans: list[list] = []
+        for row, numbers, labels in zip(rows, drawn, batch["labels"], strict=True):
+            # What is learned are the tokens of the captions, each with its end token, one behind the other.
+            places = (labels != -100).nonzero().flatten().tolist()
+            spans.append([])
+            for number, offsets in zip(
+                numbers,
+                token_offsets(self.processor.tokenizer, [row["captions"][number] for number in numbers]),
+                strict=True,
+            ):
+                of_caption, places = places[: len(offsets)], places[len(offsets) + 1 :]
+                for start, end, boxes in phrases_of(row, number):
+                    if span := token_span(offsets[: len(of_caption)], start, end):
+                        spans[-1].append((of_caption[span[0]], of_caption[span[1] - 1] + 1, boxes))
+        inputs = phrase_inputs(
+            [[phrases] for phrases in spans], [row["image"].size for row in rows], self.processor.image_processor
+        )
+        return batch | inputs | {name: inputs[name].squeeze(1) for name in ("phrase_spans", "phrase_boxes")}
 
 
 PADDING, PROMPT = -1, -2  # part numbers of tokens outside of captions

@@ -151,26 +151,6 @@ def grounding_rows(
     return np.array(rows, dtype=np.float64).reshape(-1, len(GROUNDING_METRICS))
 
 
-def boxes_in_view(
-    boxes: Sequence[Sequence[float]], image_size: tuple[float, float], seen: Sequence[float]
-) -> tuple[list[list[float]], tuple[float, float]]:
-    r"""
-    Boxes as they lie in the part of an image that a model is given, and the size of that part. Boxes out of sight are
-    left out.
-
-    Args:
-        boxes (`Sequence` of `(left, top, right, bottom)`), image_size (`tuple[float, float]`):
-            As for [`box_mask`].
-        seen (`Sequence[float]`):
-            The part, as [`seen_box`] gives it.
-    """
-    width, height = image_size
-    left, top, right, bottom = seen[0] * width, seen[1] * height, seen[2] * width, seen[3] * height
-    size = (right - left, bottom - top)
-    moved = [[b[0] - left, b[1] - top, b[2] - left, b[3] - top] for b in boxes]
-    return [b for b in moved if b[0] < size[0] and b[1] < size[1] and b[2] > 0 and b[3] > 0], size
-
-
 def _overlap(boxes: Sequence[Sequence[float]]) -> bool:
     return any(
         a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for i, a in enumerate(boxes) for b in boxes[:i]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.images import boxes_in_view
 from ..data.scene_grammar import caption_phrases
 from ..resampling import bootstrap, mean_intervals
 from .captions import (
@@ -29,7 +30,7 @@ from .captions import (
     caption_scores,
     make_corpus,
 )
-from .grounding import GROUNDING_METRICS, boxes_in_view, grounding_rows
+from .grounding import GROUNDING_METRICS, grounding_rows
 from .tokenization import ptb_tokenize
 
 

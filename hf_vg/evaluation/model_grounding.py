@@ -21,14 +21,15 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..data.images import open_image, seen_box
+from ..data.images import boxes_in_view, open_image, seen_box
+from ..data.phrases import token_offsets, token_span
 from ..interpretation.deletion import deletion_summary, word_curves
 from ..interpretation.explainers import EXPLAINERS, evaluation_mode, head_maps_of, maps_of
 from ..interpretation.families import tiles_of_images
 from ..interpretation.prompts import caption_inputs
 from ..interpretation.reading import Reading, readings
 from ..resampling import mean_intervals
-from .grounding import GROUNDING_METRICS, boxes_in_view, grounding_rows
+from .grounding import GROUNDING_METRICS, grounding_rows
 
 
 Box = Sequence[float]
@@ -173,12 +174,8 @@ def texts_with_boxes(
 
 def words_of_span(reading: Reading, tokenizer: Any, text: str, start: int, end: int) -> list[int]:
     """The numbers of the words of a reading that lie in a span of characters of its text."""
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"{type(tokenizer).__name__} does not tell where in a text its tokens are. Use a fast tokenizer."
-        )
-    spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    inside = {place for place, (first, after) in enumerate(spans) if first < end and after > start and first < after}
+    (offsets,) = token_offsets(tokenizer, [text])
+    inside = set(range(*(token_span(offsets, start, end) or (0, 0))))
     return [number for number, (_, pieces) in enumerate(reading.words) if inside & set(pieces)]
 
 

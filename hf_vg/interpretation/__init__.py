@@ -23,6 +23,7 @@ from .recording import AttentionRecord, record_attention
 from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
 from .rollout import attention_rollout, plot_regions, region_examples, word_to_region_attention
 from .sentence_attention import attention_of_sentences, plot_sentence_attention
+from .targets import targets_of_boxes
 from .word_maps import caption_examples, word_maps
 
 
@@ -56,6 +57,7 @@ __all__ = [
     "region_examples",
     "regions_of_words",
     "save_html",
+    "targets_of_boxes",
     "tiles_of",
     "word_maps",
     "word_to_region_attention",

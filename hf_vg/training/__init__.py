@@ -22,6 +22,7 @@ from .arguments import (
     VgTrainingArguments,
     parse_arguments,
 )
+from .attention_supervision import AttentionSupervisedTrainer, AttentionSupervisionMixin, SupervisedCaptionerTrainer
 from .callbacks import ClipGradientValues, HardestNegatives
 from .captioner import (
     build_captioner,
@@ -61,6 +62,8 @@ from .vse import (
 
 
 __all__ = [
+    "AttentionSupervisedTrainer",
+    "AttentionSupervisionMixin",
     "CaptionReportArguments",
     "CaptionerArguments",
     "ClipGradientValues",
@@ -78,6 +81,7 @@ __all__ = [
     "RetrievalArguments",
     "ScnlmArguments",
     "SelfCriticalTrainer",
+    "SupervisedCaptionerTrainer",
     "VgTrainer",
     "VgTrainingArguments",
     "VgpArguments",

@@ -67,6 +67,9 @@ class SentenceEncoderArguments(ModelArguments, CaptionDataArguments):
     )
 
 
+GROUNDED_DATASETS = ("scenes", "flickr30k_entities")  # which say what their phrases show
+
+
 @dataclass
 class CaptionerArguments(ModelArguments, CaptionerDataArguments):
     """What `recipes/train_captioner.py` trains, and on what."""
@@ -110,6 +113,27 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
         },
     )
     num_candidates: int = field(default=5, metadata={"help": "Captions to compare of each image, with `reward`."})
+    attention_supervision: str = field(
+        default="none",
+        metadata={
+            "help": "Teach words where to look by the boxes of their phrases, for `scenes` and `flickr30k_entities`: "
+            "`direct` supervises attention, `rollout` attention rollout.",
+            "choices": ["none", "direct", "rollout"],
+        },
+    )
+    attention_weight: float = field(default=1.0, metadata={"help": "Weight of the loss of attention."})
+    attention_layers: list[int] | None = field(
+        default=None,
+        metadata={"help": "Layers to supervise, of those that look at the image; -1 is the last. All by default."},
+    )
+    attention_heads: list[int] | None = field(default=None, metadata={"help": "Heads to supervise. All by default."})
+    distillation_weight: float = field(
+        default=0.0,
+        metadata={"help": "Weight of staying near what the captioner said before training. For a `checkpoint`."},
+    )
+    distillation_temperature: float = field(
+        default=2.0, metadata={"help": "Temperature of the words' probabilities in distillation."}
+    )
     num_scored_images: int = field(
         default=500,
         metadata={
@@ -126,6 +150,22 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
                 "`reward` weighs words by how rare they are in the training data, and a stream cannot be counted "
                 "before it is read."
             )
+        if self.attention_supervision != "none":
+            if self.dataset not in GROUNDED_DATASETS:
+                raise ValueError(
+                    f"`attention_supervision` needs boxes: `dataset` must be {' or '.join(GROUNDED_DATASETS)}, got "
+                    f"{self.dataset}."
+                )
+            others = {"reward": self.reward, "streaming": self.streaming, "features": self.features}
+            others |= {"mirror_images": self.mirror_images}
+            for name, value in others.items():
+                if value:
+                    raise ValueError(f"`attention_supervision` does not go with `{name}`: leave one of them out.")
+
+    def supervision(self) -> dict[str, Any]:
+        """The arguments of [`AttentionSupervisionMixin`]."""
+        names = ("attention_supervision", "attention_weight", "attention_layers", "attention_heads")
+        return {name: getattr(self, name) for name in (*names, "distillation_weight", "distillation_temperature")}
 
 
 @dataclass

@@ -34,6 +34,7 @@ from ..models.attention_supervision import (
     supervise_attention,
 )
 from .loss_parts import LossPartsMixin
+from .trainer import VgTrainer
 
 
 SUPERVISION = ("none", "direct", "rollout")
@@ -355,6 +356,10 @@ class AttentionSupervisionMixin(LossPartsMixin):
         return distillation_loss(words, taught, self.distillation_temperature), is_word.sum()
 
 
+class SupervisedCaptionerTrainer(AttentionSupervisionMixin, VgTrainer):
+    """The [`VgTrainer`] of `recipes/train_captioner.py --attention_supervision`."""
+
+
 class AttentionSupervisedTrainer(AttentionSupervisionMixin, Trainer):
     r"""
     A [`Trainer`] that also teaches words where to look. See [`AttentionSupervisionMixin`] for its arguments.
@@ -395,4 +400,9 @@ def distillation_loss(student: torch.Tensor, teacher: torch.Tensor, temperature:
     return temperature**2 * torch.nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
 
 
-__all__ = ["AttentionSupervisedTrainer", "AttentionSupervisionMixin", "distillation_loss"]
+__all__ = [
+    "AttentionSupervisedTrainer",
+    "AttentionSupervisionMixin",
+    "SupervisedCaptionerTrainer",
+    "distillation_loss",
+]
