@@ -61,8 +61,8 @@ class CaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each row has its `captions` and an `image` or its cached `image_features`. Rows with an `image` may also
-                have `phrases` and `boxes`, see [`grounded_captions`].
+                Each row has its `captions` and an `image` or its cached `image_features`. Rows with an `image` may
+                also have `phrases` and `boxes`, see [`grounded_captions`].
 
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`, and `labels` of shape

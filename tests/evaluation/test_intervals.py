@@ -16,8 +16,8 @@
 import numpy as np
 import pytest
 
-from hf_vg.evaluation import bootstrap, caption_intervals, caption_metrics, grounding_intervals, grounding_metrics
 from hf_vg.data.images import boxes_in_view
+from hf_vg.evaluation import bootstrap, caption_intervals, caption_metrics, grounding_intervals, grounding_metrics
 from hf_vg.evaluation.intervals import words_with_boxes
 
 
