@@ -139,8 +139,13 @@ def tiled(side: int, rows: int, columns: int, first: int = 0, per_tile: int | No
     return (tiles[:, None, :, None] + grid(side, side)[None, :, None]).view(rows * side, columns * side)
 
 
+def pixels_per_token(vision: PreTrainedConfig) -> int:
+    """The side of the square of pixels behind a token. A hierarchical encoder halves its grid after every stage."""
+    return vision.patch_size * 2 ** (len(getattr(vision, "depths", [0])) - 1)
+
+
 def patches_per_side(config: PreTrainedConfig) -> int:
-    return config.vision_config.image_size // config.vision_config.patch_size
+    return config.vision_config.image_size // pixels_per_token(config.vision_config)
 
 
 def image_tokens(config: PreTrainedConfig, inputs: dict[str, Any]) -> torch.Tensor:

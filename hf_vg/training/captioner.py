@@ -35,7 +35,7 @@ from ..data.collators import CaptionCollator
 from ..data.prompted_captions import PromptedCaptionCollator
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
-from ..interpretation.families import leading_tokens
+from ..interpretation.families import leading_tokens, pixels_per_token
 from ..loading import load_checkpoint, load_part
 from .arguments import CaptionerArguments
 from .images import build_image_processor, config_fields, fill_backbone
@@ -161,7 +161,7 @@ def _build_native_captioner(
     if is_asked:
         # The tokenizer puts its end token after the image: there the caption begins.
         prompt = {
-            "patch_size": config.vision_config.patch_size,
+            "patch_size": pixels_per_token(config.vision_config),
             "vision_feature_select_strategy": config.vision_feature_select_strategy,
             "num_additional_image_tokens": leading_tokens(config.vision_config),
             "chat_template": IMAGE_TOKEN,
