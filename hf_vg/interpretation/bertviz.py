@@ -27,26 +27,36 @@ def bertviz_arguments(
     example: int = 0,
 ) -> dict[str, Any]:
     r"""
-    Arguments for `bertviz.head_view` and `bertviz.model_view`:
+    Turns attention into the arguments of `bertviz.head_view` and `bertviz.model_view`.
+
+    Example:
 
     ```python
-    >>> from bertviz import head_view
-    >>> head_view(**bertviz_arguments(outputs.attentions, tokens))
+    >>> import torch
+    >>> from hf_vg.interpretation import bertviz_arguments
+
+    >>> attentions = [torch.full((1, 2, 3, 3), 1 / 3)]  # one layer with two heads
+    >>> arguments = bertviz_arguments(attentions, ["two", "dogs", "play"])
+    >>> sorted(arguments)  # for `bertviz.head_view(**arguments)`
+    ['attention', 'tokens']
     ```
 
     Args:
         attentions (`Sequence[torch.Tensor]`):
-            Of any transformers model, one tensor of shape `(batch, heads, positions, positions)` a layer; or
-            cross-attentions of an encoder-decoder, of shape `(batch, heads, tokens, locations)`.
+            The attentions of any transformers model: one tensor of shape `(batch, heads, positions, positions)` per
+            layer. Or the cross-attentions of an encoder-decoder, of shape `(batch, heads, tokens, locations)`.
         tokens (`Sequence[str]`):
-            Names of the positions that look, such as words. Padding after them is left out.
+            Names of the positions that look, such as words. Positions after them count as padding and are dropped.
         seen (`Sequence[str]`, *optional*):
-            For cross-attentions, names of what is looked at; see [`location_names`].
+            For cross-attentions: names of what is looked at. See [`location_names`].
         second_start (`int`, *optional*):
-            For self-attention of two parts, where the second begins: two sentences, or words and regions of an image.
-            bertviz then lets its user choose the part that looks and the part that is looked at.
+            For self-attention of two parts, such as two sentences, or words and regions of an image: the position
+            where the second part begins. bertviz then offers a choice of parts.
         example (`int`, *optional*, defaults to 0):
-            The example of the batch.
+            Which example of the batch to show.
+
+    Returns:
+        `dict[str, Any]`: Keyword arguments for `bertviz.head_view` or `bertviz.model_view`.
     """
     columns = tokens if seen is None else seen
     layers = []
@@ -65,5 +75,20 @@ def bertviz_arguments(
 
 
 def location_names(height: int, width: int) -> list[str]:
-    """Names of the cells of a map, row by row: `"1,1"` is the upper left, `"1,2"` lies right of it."""
+    r"""
+    Names the cells of a map, row by row.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import location_names
+
+    >>> location_names(2, 2)  # "1,1" is the upper left cell, "1,2" is to the right of it
+    ['1,1', '1,2', '2,1', '2,2']
+    ```
+
+    Args:
+        height (`int`), width (`int`):
+            The number of rows and columns of the map.
+    """
     return [f"{row},{column}" for row in range(1, height + 1) for column in range(1, width + 1)]

@@ -29,7 +29,24 @@ def caption_candidates(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int = 3, **inputs: Any
 ) -> list[list[dict[str, Any]]]:
     r"""
-    The best captions of images or vectors. To be drawn by [`plot_candidates`] and [`save_html`].
+    Finds the best captions that a structure-content language model considered for images or vectors.
+    [`plot_candidates`] and [`save_html`] draw them.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import caption_candidates
+    >>> from hf_vg.pipelines import load_captioner
+    >>> from PIL import Image
+
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> pixels = captioner.image_processor(images=image, return_tensors="pt")["pixel_values"]
+    >>> best = caption_candidates(captioner.model, captioner.tokenizer, pixel_values=pixels)[0][0]
+    >>> len(best["words"]) == len(best["tags"])
+    True
+    ```
 
     Args:
         model ([`PreTrainedModel`]):
@@ -39,10 +56,10 @@ def caption_candidates(
         number (`int`, *optional*, defaults to 3):
             Candidates per image. There are fewer if the model finds fewer different captions.
         inputs:
-            Of `generate`: `pixel_values`, `image_features` or `content_embeds`.
+            Inputs of `generate`: `pixel_values`, `image_features` or `content_embeds`.
 
     Returns:
-        `list[list[dict]]`: For each image its candidates, best first: their `words`, `tags` and `score`.
+        `list[list[dict]]`: The candidates of each image, best first. Each has `words`, `tags` and a `score`.
     """
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     while True:
@@ -65,7 +82,23 @@ def candidate_examples(
     captioner: "Pipeline", images: Sequence[Image.Image], number: int = 3
 ) -> list[list[dict[str, Any]]]:
     r"""
-    Captions images with an SC-NLM, and gathers what it considered. The counterpart of [`caption_examples`].
+    Captions images with a structure-content language model, and collects the captions that it considered. For other
+    captioners use [`caption_examples`].
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import candidate_examples
+    >>> from hf_vg.pipelines import load_captioner
+    >>> from PIL import Image
+
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> ((example,),) = candidate_examples(captioner, [image])
+    >>> sorted(example)
+    ['candidates', 'generated_text', 'image', 'words']
+    ```
 
     Args:
         captioner ([`Pipeline`]):
@@ -76,7 +109,8 @@ def candidate_examples(
             Candidates per image.
 
     Returns:
-        `list[list[dict]]`: For each image one dictionary, of `image`, `generated_text`, `words` and `candidates`.
+        `list[list[dict]]`: For each image a list with one dictionary: its `image`, `generated_text`, `words` and
+        `candidates`.
     """
     if not len(images):
         return []

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Is a map to be believed? What it marks is hidden, and the word should become less likely."""
+"""Can a map be believed? If what it marks is hidden, the word should become less likely."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,14 +49,29 @@ def deletion_test(
     Hides the cells of the image that the map of a word marks most, and measures how far the probability of the word
     falls: against hiding equally many cells at random, and against hiding the centre of the image.
 
-    ```python
-    >>> maps = explain_words(model, processor, inputs, outputs, "gradient")
-    >>> deletion_test(model, processor, inputs, outputs, maps)["score"]
-    {'value': 0.31, 'low': 0.25, 'high': 0.37}
-    ```
-
     The probability of a word is the product over its tokens, given the words before it (teacher forcing). Hidden
-    cells get the mean colour of the image, in the model's own pixel inputs: see [`HiddenCells`].
+    cells get the mean colour of the image, in the model's own pixel inputs: see [`HiddenCells`]. A sequence of `n`
+    words takes `len(shares) * (seeds + 1 + n) + 1` passes over the image, 81 for ten words.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+    >>> from hf_vg.interpretation import deletion_test, explain_words
+
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model = AutoModelForImageTextToText.from_pretrained(folder)
+    >>> processor = AutoProcessor.from_pretrained(folder)
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> inputs = processor(images=image, return_tensors="pt")
+    >>> outputs = model.generate(**inputs)
+    >>> maps = explain_words(model, processor, inputs, outputs, "occlusion")
+    >>> result = deletion_test(model, processor, inputs, outputs, maps)
+    >>> result["score"]["value"] > 0  # what the maps mark matters more to the words than the rest of the image
+    True
+    ```
 
     Args:
         model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
@@ -64,30 +79,30 @@ def deletion_test(
         inputs (`Mapping[str, Any]`), outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
             As for [`explain_words`].
         maps (`Sequence[Sequence[tuple[str, torch.Tensor]]]`):
-            For each sequence its words, each with a map of shape `(height, width)`: of [`explain_words`], of
-            [`word_maps`], or of your own.
+            For each sequence its words, each with a map of shape `(height, width)`: from [`explain_words`],
+            [`word_maps`], or your own.
         shares (`Sequence[float]`, *optional*, defaults to 5, 10, 20, 30 and 50 percent):
-            How much of the image is hidden: `share * height * width` cells, rounded, but at least one.
+            How much of the image to hide: `share * height * width` cells, rounded, but at least one.
         seeds (`int`, *optional*, defaults to 5):
-            How many times cells are drawn at random.
+            How many random orders of cells to average over.
         image (`int`, *optional*, defaults to 0), tiles, family (*optional*):
             As for [`explain_words`].
         batch_size (`int`, *optional*, defaults to 16):
             Hidden images per forward pass.
         samples (`int`, *optional*, defaults to 1000):
-            Sets that are drawn for the confidence intervals.
+            How many times to resample for the confidence intervals.
 
     Returns:
         `dict[str, Any]`:
 
-        - **score** -- How much further the probability falls than at random, the mean over shares and words, with
-          `value`, `low` and `high`: the area between the two curves. Above 0 the map is better than chance. The
-          interval is over images; over words where there is only one image.
+        - **score** -- How much further the probability falls than if cells are hidden at random: the mean over shares
+          and words, with `value`, `low` and `high`. This is the area between the two curves. Above 0 the map is better
+          than chance. The interval is over images, or over words if there is only one image.
         - **score_center** -- The same against hiding the centre.
-        - **shares** -- The shares that are hidden, 0 first.
-        - **probability** -- The curves: for `map`, `random` and `center`, the mean probability of words at each share.
-        - **words** -- For each word its `word`, the number of its `sequence` and of its `image` row, its `score`, and
-          `map`, `random` and `center`, its own curves.
+        - **shares** -- The shares that are hidden, beginning with 0.
+        - **probability** -- The curves `map`, `random` and `center`: the mean probability of words at each share.
+        - **words** -- For each word: its `word`, the number of its `sequence` and of its `image` row, its `score`, and
+          its own curves `map`, `random` and `center`.
     """
     words = []
     with evaluation_mode(model):
@@ -109,11 +124,23 @@ def deletion_summary(
     words: Sequence[Mapping[str, Any]], shares: Sequence[float] = SHARES, samples: int = 1000
 ) -> dict[str, Any]:
     r"""
-    What [`deletion_test`] returns, of words that may be of several calls.
+    Combines the words of several calls of [`deletion_test`] into one result.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import deletion_summary
+
+    >>> curves = {"map": [0.9, 0.1], "random": [0.9, 0.5], "center": [0.9, 0.6]}
+    >>> words = [{"word": "dog", "image": n, "score": 0.4, "score_center": 0.5, **curves} for n in (0, 1)]
+    >>> round(deletion_summary(words, shares=[0.2])["score"]["value"], 2)
+    0.4
+    ```
 
     Args:
         words (`Sequence[Mapping]`):
-            Words of [`word_curves`], each with the number of its `image`.
+            The `words` of results of [`deletion_test`]. Number the `image` of each word anew, so that equal numbers
+            mean equal images.
         shares (`Sequence[float]`), samples (`int`):
             As for [`deletion_test`].
     """
@@ -139,8 +166,8 @@ def word_curves(
     batch_size: int = 16,
 ) -> list[dict[str, Any]]:
     """
-    The probability of words as more is hidden: by their maps, at random, and from the centre. `maps` are by the number
-    of the word in the reading.
+    The probability of words as more is hidden: what their maps mark, cells at random, or the centre. The keys of
+    `maps` are the numbers of words in the reading.
     """
     if not all(0 < share <= 1 for share in shares):
         raise ValueError(f"`shares` must be above 0 and at most 1, got {list(shares)}.")
@@ -181,7 +208,7 @@ def word_curves(
 
 
 def _order(weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Cells from the largest weight to the least. Equal ones come in any order, and not from the top left."""
+    """Cells from the largest weight to the smallest. Ties are in random order, so that no corner is preferred."""
     shuffled = torch.randperm(weights.numel(), generator=generator)
     return shuffled[weights.flatten()[shuffled].argsort(descending=True, stable=True)]
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Which part of the image a word was written for: four explainers with one return format."""
+"""Which part of the image made the model write a word: four explainers with one return format."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,47 +45,62 @@ def explain_words(
     batch_size: int = 16,
 ) -> list[list[tuple[str, torch.Tensor]]]:
     r"""
-    The words that were generated, each with a map of the image by one of four explainers.
+    Makes a map of the image for each word that a model wrote, by one of four explainers.
 
-    ```python
-    >>> outputs = model.generate(**inputs)
-    >>> explain_words(model, processor, inputs, outputs, "gradient")[0]
-    [("a", tensor of shape (24, 24)), ("dog", ...), ...]
-    >>> explain_words(model, processor, inputs, ["a dog on the grass"], "occlusion")[0]
-    ```
+    The model reads each sequence once more, in one pass (teacher forcing). A is the attention to image tokens of the
+    query that predicts a token of the word, for each layer that looks at the image and each head:
 
-    The model reads each sequence once more, in one pass (teacher forcing). For tokens t of a word, A is the attention
-    of the query that predicts t to image tokens, for each layer that looks at the image and each head:
-
-    - `"attention"`: A, the mean over layers and heads. It is the same as [`word_maps`] of a record of `generate`.
+    - `"attention"`: A, the mean over layers and heads. It equals [`word_maps`] of a record of `generate`.
     - `"gradient"`: the positive part of A times the gradient of the word's log-probability with respect to A, the mean
-      over layers and heads. It says which attention made the word more likely.
-    - `"rollout"`: where image tokens are in the sequence of the text model, attention rollout (Abnar and Zuidema,
-      2020): the product, over layers, of (A' + I) / 2, where A' is the mean over heads of the attention among all
-      positions. Cross-attention to the image adds to a stream of words, so there each layer with attention A makes
-      (C + A) / 2 of what the layers below have gathered, C: the last layer counts 1/2, the one before 1/4, and so on.
-      What words gather from the words before them is left out.
-    - `"occlusion"`: how far the word's log-probability falls when a cell of the image is hidden, where it falls. It
-      needs no attention, and one reading per cell. See [`HiddenCells`] for what is hidden, and by what.
+      over layers and heads. It shows which attention made the word more likely.
+    - `"rollout"`: attention rollout (Abnar and Zuidema, 2020), if image tokens are in the sequence of the text model:
+      the product, over layers, of (A' + I) / 2, where A' is the mean over heads of the attention among all positions.
+      In models with cross-attention, a layer with attention A turns C, what the layers below have gathered, into
+      (C + A) / 2: the last layer counts 1/2, the one before 1/4, and so on. What words gather from earlier words is
+      left out.
+    - `"occlusion"`: how far the word's log-probability falls if a cell of the image is hidden. A rise counts as 0. It
+      needs no attention, and takes one pass per cell. [`HiddenCells`] says how cells are hidden.
 
     The log-probability of a word is the sum over its tokens. The maps of attention and rollout are means over its
     tokens.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+    >>> from hf_vg.interpretation import explain_words
+
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model = AutoModelForImageTextToText.from_pretrained(folder)
+    >>> processor = AutoProcessor.from_pretrained(folder)
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> inputs = processor(images=image, return_tensors="pt")
+    >>> outputs = model.generate(**inputs)
+    >>> (words,) = explain_words(model, processor, inputs, outputs, "gradient")
+    >>> words[0][1].shape  # the map of the first word
+    torch.Size([8, 8])
+    >>> (words,) = explain_words(model, processor, inputs, ["a purple cross"], "occlusion")  # a text of your own
+    >>> [word for word, _ in words]
+    ['a', 'purple', 'cross']
+    ```
 
     Args:
         model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
             The model, and its processor or tokenizer.
         inputs (`Mapping[str, Any]`):
-            What `generate` was called with.
+            The inputs of `generate`.
         outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
-            Of `generate`; or texts of your own, equally many for each row of the inputs, which are read as if the
-            model had written them.
+            The output of `generate`. Or texts of your own, with an equal number for each row of the inputs: the model
+            reads them as if it had written them.
         method (`str`, *optional*, defaults to `"attention"`):
             `"attention"`, `"gradient"`, `"rollout"` or `"occlusion"`.
         image (`int`, *optional*, defaults to 0), tiles (`tuple[int, int]` or a sequence of them, *optional*):
             As for [`word_maps`].
         grid (`tuple[int, int]`, *optional*):
-            Height and width of the grid of image tokens, where the family's own does not fit. For `"occlusion"` any
-            other grid, such as a coarser one, which is faster.
+            Height and width of the grid of image tokens, if hf_vg does not know the model's grid. For `"occlusion"`
+            you can choose any grid. A coarser one is faster.
         family ([`Family`], *optional*):
             As for [`record_attention`].
         batch_size (`int`, *optional*, defaults to 16):
@@ -93,7 +108,7 @@ def explain_words(
 
     Returns:
         `list[list[tuple[str, torch.Tensor]]]`: For each sequence its words, each with a map of shape `(height, width)`
-        that is nowhere negative and sums to 1. Where nothing speaks for a word the map is zero.
+        that has no negative values and sums to 1. If nothing in the image supports a word, its map is zero.
     """
     if method not in EXPLAINERS:
         raise ValueError(f"`method` must be one of {', '.join(map(repr, EXPLAINERS))}, got {method!r}.")
@@ -107,7 +122,7 @@ def explain_words(
 
 @contextmanager
 def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout."""
+    """Switches dropout off inside the block."""
     was_training = model.training
     model.eval()
     try:
@@ -192,7 +207,7 @@ def _attention(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
 
 def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
     frozen = [p for p in reading.model.parameters() if not p.requires_grad and p.is_floating_point()]
-    for parameter in frozen:  # attention has a gradient only where something below it has one
+    for parameter in frozen:  # attention has a gradient only if something below it has one
         parameter.requires_grad_(True)
     try:
         with (
@@ -201,7 +216,7 @@ def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
         ):
             arguments = reading.arguments()
             if reading.family.returned is not None:
-                # A Show, Attend and Tell computes its words from the weights that it returns only if asked for them.
+                # Show, Attend and Tell computes its words from the weights that it returns only with this flag.
                 arguments["output_attentions"] = True
             words = reading.of_words(reading.log_probabilities(arguments))[0]
             layers = list(record.calls[-1].attention.values())
@@ -210,8 +225,8 @@ def _gradient(reading: Reading) -> tuple[torch.Tensor, AttentionRecord]:
                 gradients = torch.autograd.grad(word, layers, retain_graph=True, allow_unused=True)
                 if all(gradient is None for gradient in gradients):
                     raise ValueError(
-                        f"The words of this {type(reading.model).__name__} have no gradient by its attention, as with "
-                        'hard attention. Use `method="occlusion"`.'
+                        f"The words of this {type(reading.model).__name__} have no gradient with respect to its "
+                        'attention, as with hard attention. Use `method="occlusion"`.'
                     )
                 products = [
                     torch.zeros_like(a) if g is None else (g * a.detach()).clamp(min=0)

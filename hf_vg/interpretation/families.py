@@ -30,14 +30,26 @@ Tiles = tuple[int, int] | Sequence[tuple[int, int]]
 @dataclass(frozen=True)
 class Layout:
     r"""
-    How the tokens of one image lie on it.
+    The places of an image's tokens on the image.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.interpretation import Layout
+
+    >>> patches = 1 + torch.arange(6).view(2, 3)  # 2 x 3 patches after a class token
+    >>> Layout(tokens=7, grids=[patches]).grids[0]
+    tensor([[1, 2, 3],
+            [4, 5, 6]])
+    ```
 
     Attributes:
         tokens (`int`):
-            The number of image tokens of the image, among them those that are no patches.
+            The number of image tokens of the image. Tokens that are no patches, such as a class token, count too.
         grids (`list[torch.Tensor]`):
-            Grids of shape `(height, width)` that hold places among the tokens, -1 where there is none. Each covers all
-            of the image. A model that sees the image whole and in tiles has two.
+            Grids of shape `(height, width)`. Each cell holds the number of its token, or -1 if it has none. Each grid
+            covers the whole image. A model that sees the image whole and in tiles has two grids.
     """
 
     tokens: int
@@ -47,29 +59,48 @@ class Layout:
 @dataclass(frozen=True)
 class Family:
     r"""
-    How the words of one `model_type` look at an image.
+    Describes how the words of one `model_type` look at an image. Write one to record a model that hf_vg does not know.
+
+    Example:
+
+    ```python
+    >>> from itertools import repeat
+    >>> import torch
+    >>> from hf_vg.interpretation import Family, Layout
+
+    >>> grid = torch.arange(24 * 24).view(24, 24)
+    >>> mine = Family(
+    ...     attention=r"model\.language_model\.layers\.\d+\.self_attn",
+    ...     layout=lambda config, inputs: repeat(Layout(tokens=24 * 24, grids=[grid])),
+    ...     columns=lambda config, inputs: inputs["input_ids"] == config.image_token_id,
+    ... )  # for `record_attention(model, family=mine)`
+    >>> mine.writer  # the model itself
+    ''
+    ```
 
     Attributes:
         attention (`str`):
-            A regular expression of the modules by which words look at the image. It must match a whole name.
+            A regular expression for the names of the modules by which words look at the image. It must match a whole
+            name.
         layout (`Callable`):
-            Takes the config and the model's inputs, and returns the [`Layout`] of each image, in the order of the
-            images in the batch.
+            Takes the config and the model's inputs. Returns the [`Layout`] of each image, in the order of the images
+            in the batch.
         columns (`Callable`, *optional*):
-            Takes the config and the inputs, and returns a boolean `(rows, positions)` of what is an image token. By
-            default every key is one, as in cross-attention.
+            Takes the config and the inputs. Returns a boolean tensor of shape `(rows, positions)` that is true at
+            image tokens. By default every key is an image token, as in cross-attention.
         returned (`Callable`, *optional*):
-            Takes what the module is called with and what it returns, and gives its attention. By default the module
+            Takes the arguments and the output of the module, and returns its attention. Leave it out if the module
             calls transformers' attention interface.
         patches (`str`, *optional*):
-            Modules by which image tokens look at patches, where image tokens are not patches themselves.
+            A regular expression for the modules by which image tokens look at patches, if image tokens are not patches
+            themselves.
         writer (`str`, *optional*, defaults to the model itself):
-            The module that is called once per generated token.
+            The name of the module that is called once per generated token.
         tokens (`str`, *optional*):
-            The module that is called with token ids, where the writer is called with embeddings.
+            The name of the module that is called with token ids, if the writer is called with embeddings.
         feature_map (`str`, *optional*):
-            The module that returns the map of shape `(batch, height, width, channels)` that words look at. The layout
-            finds its height and width under this name among the inputs.
+            The name of the module that returns the map that words look at, of shape `(batch, height, width,
+            channels)`. The layout finds its height and width as `inputs["feature_map"]`.
     """
 
     attention: str
@@ -83,31 +114,49 @@ class Family:
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """The family of a model, or an error that says what can be done."""
+    r"""
+    Looks up the family of a model. For an unknown model, the error says what you can do.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import family_of
+    >>> from transformers import AutoModelForImageTextToText
+
+    >>> model = AutoModelForImageTextToText.from_pretrained(hf_vg.examples.checkpoint("spatial_transformer"))
+    >>> family_of(model).attention
+    'model\\.decoder\\.layers\\.\\d+\\.cross_attention'
+    ```
+
+    Args:
+        model ([`PreTrainedModel`]):
+            The model.
+    """
     model_type = model.config.model_type
     if model_type not in FAMILIES:
         reason = UNSUPPORTED.get(model_type)
         raise ValueError(
             f"Where words look in a {model_type!r} model is not supported yet{f': {reason}' if reason else ''}. "
-            f"Supported are {', '.join(sorted(FAMILIES))}. For another model, describe it with "
-            "`hf_vg.interpretation.Family(attention=..., layout=...)` and give it as `family`; its grid may also be "
-            "given by hand with `word_maps(..., grid=(height, width))`."
+            f"Supported model types: {', '.join(sorted(FAMILIES))}. For another model, write a "
+            "`hf_vg.interpretation.Family(attention=..., layout=...)` and pass it as `family`. You can also give the "
+            "grid by hand: `word_maps(..., grid=(height, width))`."
         )
     return FAMILIES[model_type]
 
 
 def deal(images: Iterable[Layout], tokens: Sequence[int]) -> list[list[list[torch.Tensor]]]:
     r"""
-    Deals images out to the rows of a batch.
+    Assigns images to the rows of a batch.
 
     Args:
         images (`Iterable[Layout]`):
             The images of all rows, in order.
         tokens (`Sequence[int]`):
-            The number of image tokens of each row. If the images do not fill them exactly, an error is raised.
+            The number of image tokens of each row. The images must fill them exactly.
 
     Returns:
-        `list[list[list[torch.Tensor]]]`: For each row, and each image of it, its grids of places in the row.
+        `list[list[list[torch.Tensor]]]`: For each row, and for each image in it, its grids of places in the row.
     """
     images, rows = iter(images), []
     for count in tokens:
@@ -117,8 +166,9 @@ def deal(images: Iterable[Layout], tokens: Sequence[int]) -> list[list[list[torc
             if image is None or used + image.tokens > count:
                 needs = "no image is left for them" if image is None else f"the next image has {image.tokens}"
                 raise ValueError(
-                    f"Row {len(rows)} has {count} image tokens, of which {count - used} are left, and {needs}. How "
-                    "they lie on the image is not known. Give the grid by hand with `grid=(height, width)`."
+                    f"Row {len(rows)} has {count} image tokens. After its first images {count - used} are left, and "
+                    f"{needs}. Their places on the image are not known. Give the grid by hand with "
+                    "`grid=(height, width)`."
                 )
             if image.grids:
                 row.append([torch.where(grid >= 0, grid + used, grid) for grid in image.grids])
@@ -153,7 +203,7 @@ def image_tokens(config: PreTrainedConfig, inputs: dict[str, Any]) -> torch.Tens
 
 
 def runs_of(is_image: torch.Tensor) -> list[tuple[int, int]]:
-    """Where in a row image tokens follow each other: for each run its first place, and the place after its last."""
+    """The runs of image tokens in a row: for each its first position, and the position after its last."""
     edges = torch.nn.functional.pad(is_image.int(), (1, 1)).diff().nonzero().flatten().tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -181,8 +231,8 @@ def leading_tokens(vision: PreTrainedConfig) -> int:
         return 1 + vision.num_register_tokens
     if vision.model_type not in LEADING_TOKENS:
         raise ValueError(
-            f"How many tokens a {vision.model_type!r} encoder puts in front of its patches is not known here, and a "
-            "wrong map would be drawn. Give the grid by hand with `grid=(height, width)` if there are none."
+            f"It is not known how many tokens a {vision.model_type!r} encoder puts in front of its patches, so its "
+            "maps cannot be drawn. If it puts none, give the grid by hand with `grid=(height, width)`."
         )
     return LEADING_TOKENS[vision.model_type]
 
@@ -202,7 +252,7 @@ def llava(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
 
 
 def square(side: Callable[[PreTrainedConfig], int]) -> Any:
-    """For models whose images each have `side` x `side` tokens and nothing else."""
+    """For models with exactly `side` x `side` tokens per image."""
     return lambda config, inputs: repeat(Layout(side(config) ** 2, [grid(side(config), side(config))]))
 
 
@@ -213,7 +263,7 @@ def qwen(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
 
 
 def llava_next(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
-    """The whole image, then its tiles put together, less the padding, each row closed by a separator."""
+    """First the whole image, then its tiles as one grid without padding, with a separator after each row."""
     from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, unpad_image
 
     vision, side, first = config.vision_config, patches_per_side(config), selected_tokens(config)
@@ -234,9 +284,9 @@ def whole_and_tiles(side: int, tiles: int, arrangement: tuple[int, int] | None) 
         return Layout(side**2, [grid(side, side)])
     rows, columns = (0, 0) if arrangement is None else arrangement
     if rows * columns not in (tiles, tiles - 1):
-        given = "it is not known how they lie" if arrangement is None else f"`tiles` says {rows} x {columns}"
+        given = "their arrangement is not known" if arrangement is None else f"`tiles` says {rows} x {columns}"
         raise ValueError(
-            f"An image was cut into {tiles} tiles, the last of which may show all of it, and {given}. Give `tiles`, "
+            f"An image was cut into {tiles} tiles (the last one may show the whole image), but {given}. Give `tiles`: "
             "the rows and columns of tiles of each image, such as `tiles=[(2, 3)]`."
         )
     grids = [tiled(side, rows, columns)]
@@ -254,7 +304,7 @@ def arrangements_of(inputs: dict[str, Any]) -> Iterator[tuple[int, int] | None]:
 
 
 def internvl(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
-    """Up to twelve tiles per image, and then the whole image. The inputs do not tell how the tiles lie."""
+    """Up to twelve tiles per image, and then the whole image. The inputs do not say how tiles are arranged."""
     vision = config.vision_config
     side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
     arrangements = arrangements_of(inputs)
@@ -265,8 +315,8 @@ def internvl(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layou
 
 def idefics3(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]:
     r"""
-    Tiles, and then the whole image. The prompt tells how they lie: `<fake><row_1_col_1>...<fake><row_1_col_2>...`, a
-    line break after each row, and at last `<fake><global-img>...<fake>`.
+    Tiles, and then the whole image. The prompt says how tiles are arranged: `<fake><row_1_col_1>...`, then
+    `<fake><row_1_col_2>...`, a line break after each row, and at the end `<fake><global-img>...<fake>`.
     """
     side = patches_per_side(config) // config.scale_factor
     arrangements = arrangements_of(inputs)
@@ -309,7 +359,7 @@ def vision_encoder_decoder(config: PreTrainedConfig, inputs: dict[str, Any]) -> 
 
 
 def with_leading_tokens(vision: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
-    """For encoders that cut `pixel_values` into patches, of which one image stands in a row."""
+    """For encoders that cut `pixel_values` into patches, with one image per row."""
     patch = (vision.patch_size, vision.patch_size) if isinstance(vision.patch_size, int) else vision.patch_size
     height, width = (pixels // side for pixels, side in zip(inputs["pixel_values"].shape[-2:], patch, strict=True))
     first = leading_tokens(vision)
@@ -321,13 +371,13 @@ def with_class_token(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterab
 
 
 def kosmos2(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
-    """Patches, and then the latent queries, which look at themselves too."""
+    """Patches, and then the latent queries, which also look at themselves."""
     image = next(iter(with_leading_tokens(config.vision_config, inputs)))
     return repeat(Layout(image.tokens + config.latent_query_num, image.grids))
 
 
 def git_columns(config: PreTrainedConfig, inputs: dict[str, Any]) -> torch.Tensor:
-    """The image stands in front of the words, and is not among `input_ids`."""
+    """The image comes before the words, and `input_ids` do not contain it."""
     return torch.ones(inputs["input_ids"].shape[0], 1 + patches_per_side(config) ** 2, dtype=torch.bool)
 
 
@@ -360,8 +410,8 @@ def mllama(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterator[Layout]
 def feature_map(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[Layout]:
     if inputs["feature_map"] is None:
         raise ValueError(
-            "Features of shape (batch, locations, channels) do not tell how the locations lie on the image. Give them "
-            "as (batch, height, width, channels), or the grid by hand with `grid=(height, width)`."
+            "Features of shape (batch, locations, channels) do not say where the locations are on the image. Give "
+            "features of shape (batch, height, width, channels), or the grid by hand with `grid=(height, width)`."
         )
     height, width = inputs["feature_map"]
     return repeat(Layout(height * width, [grid(height, width)]))
@@ -369,7 +419,18 @@ def feature_map(config: PreTrainedConfig, inputs: dict[str, Any]) -> Iterable[La
 
 def tiles_of(image_processor: Any, image_size: tuple[int, int]) -> tuple[int, int]:
     r"""
-    How InternVL's image processor cuts an image into tiles, which its inputs do not tell.
+    Computes how InternVL's image processor cuts an image into tiles. The model's inputs do not say it.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import tiles_of
+    >>> from transformers import GotOcr2ImageProcessorPil
+
+    >>> image_processor = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, max_patches=12)
+    >>> tiles_of(image_processor, (1344, 896))
+    (2, 3)
+    ```
 
     Args:
         image_processor ([`BaseImageProcessor`]):
@@ -378,7 +439,7 @@ def tiles_of(image_processor: Any, image_size: tuple[int, int]) -> tuple[int, in
             Width and height of the image.
 
     Returns:
-        `tuple[int, int]`: Rows and columns of tiles, for the `tiles` of [`word_maps`].
+        `tuple[int, int]`: Rows and columns of tiles, for the argument `tiles` of [`word_maps`].
     """
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
@@ -395,7 +456,7 @@ def tiles_of(image_processor: Any, image_size: tuple[int, int]) -> tuple[int, in
 def tiles_of_images(
     config: PreTrainedConfig, image_processor: Any, images: Sequence[Image.Image]
 ) -> list[tuple[int, int]] | None:
-    """The `tiles` of images for models whose inputs do not tell them; `None` for all other models."""
+    """The `tiles` of images, for models whose inputs do not say them. `None` for all other models."""
     if config.model_type != "internvl":
         return None
     return [tiles_of(image_processor, image.size) for image in images]
@@ -421,7 +482,7 @@ FAMILIES = {
     "florence2": Family(r"model\.language_model\.decoder\.layers\.\d+\.encoder_attn", florence2),
     "gemma3": Family(TEXT_LAYERS, square(lambda config: int(config.mm_tokens_per_image**0.5)), image_tokens),
     "git": Family(
-        r"git\.encoder\.layer\.\d+\.attention\.self\.dropout",  # what the module itself returns is dropped out
+        r"git\.encoder\.layer\.\d+\.attention\.self\.dropout",  # its input: the attention before dropout
         with_class_token,
         git_columns,
         returned=lambda args, output: args[0],

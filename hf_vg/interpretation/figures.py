@@ -29,25 +29,40 @@ def plot_attention(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None
 ) -> "Figure":
     r"""
-    Draws each image, and beside it the image under the map of each word of its caption.
+    Draws each image, and beside it one copy per word of its caption, under the map of the word.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import plot_attention
+    >>> from PIL import Image
+    >>> from transformers import pipeline
+
+    >>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("spatial_transformer"))
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> (caption,) = captioner(image, return_attention=True)
+    >>> figure = plot_attention({"image": image, **caption}, "attention.png")
+    >>> len(figure.axes) == 1 + len(caption["words"])
+    True
+    ```
 
     Args:
         examples (`Mapping` or a sequence of them):
-            Each with an `image` (`PIL.Image.Image`), its `words` (`list[str]`) and their `attention` (`np.ndarray` of
-            shape `(words, height, width)`), the last two as `pipeline("image-to-text")` returns them with
-            `return_attention=True`. Where the maps cover a part of the image only, `seen` says which (see
-            [`seen_box`]), and that part is drawn.
+            Each has an `image` (`PIL.Image.Image`), `words` (`list[str]`) and `attention` (`np.ndarray` of shape
+            `(words, height, width)`), as `pipeline("image-to-text")` returns them with `return_attention=True`. If the
+            maps cover only a part of the image, `seen` says which part (see [`seen_box`]), and that part is drawn.
         path (`str` or `Path`, *optional*):
-            Where to save the figure; its ending names the format.
+            The file to save the figure to. Its ending names the format.
 
     Returns:
-        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
     """
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
     for index, example in enumerate(examples):
         if len(example["words"]) != len(example["attention"]):
             raise ValueError(
-                f"Example {index} must have one map a word, got {len(example['words'])} words and "
+                f"Example {index} must have one map per word, got {len(example['words'])} words and "
                 f"{len(example['attention'])} maps."
             )
 
@@ -60,7 +75,7 @@ def plot_attention(
             image = image.crop(np.rint(sides).astype(int).tolist())
         row[0].imshow(image)
         for axis, word, weights in zip(row[1:], example["words"], example["attention"], strict=False):
-            # Each map is scaled by its own peak: what is compared is places, not words.
+            # Each map is scaled by its own peak: places are compared, not words.
             weights = Image.fromarray(np.asarray(weights / max(weights.max(), 1e-12), dtype=np.float32))
             heat = np.asarray(weights.resize(image.size, Image.Resampling.BICUBIC)).clip(0, 1)
             axis.imshow(image.convert("L"), cmap="gray", vmin=0, vmax=255)
@@ -75,15 +90,28 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
     r"""
     Draws each image, and beside it the captions that a model considered for it, with the tag below each word.
 
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import plot_candidates
+    >>> from PIL import Image
+
+    >>> candidate = {"words": ["a", "dog"], "tags": ["DT", "NN"], "score": 0.9}
+    >>> example = {"image": Image.new("RGB", (64, 64)), "candidates": [candidate], "title": "a dog"}
+    >>> figure = plot_candidates([example], "candidates.png")
+    >>> figure.axes[1].texts[0].get_text()
+    ' 0.900  a  dog'
+    ```
+
     Args:
         examples (sequence of `Mapping`):
-            Each with an `image` (`PIL.Image.Image`) and its `candidates`, best first: mappings with `words`
-            (`list[str]`), their `tags` (`list[str]`) and a `score`. A `title` is written above them.
+            Each has an `image` (`PIL.Image.Image`) and `candidates`, best first. A candidate has `words`
+            (`list[str]`), their `tags` (`list[str]`) and a `score`. A `title` is optional and stands above them.
         path (`str` or `Path`, *optional*):
-            Where to save the figure; its ending names the format.
+            The file to save the figure to. Its ending names the format.
 
     Returns:
-        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
     """
     height = 0.5 + 0.5 * max((len(example["candidates"]) for example in examples), default=1)
     figure, axes = axes_grid(
@@ -110,17 +138,29 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
 
 def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
     r"""
-    Draws how the probability of words falls as more of the image is hidden: by the maps of each explainer, at random,
-    and from the centre.
+    Draws how the probability of words falls as more of the image is hidden: what the maps of each explainer mark,
+    cells at random, or the centre.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import deletion_summary, plot_deletion
+
+    >>> curves = {"map": [0.9, 0.4, 0.1], "random": [0.9, 0.7, 0.5], "center": [0.9, 0.8, 0.4]}
+    >>> word = {"word": "dog", "image": 0, "score": 0.35, "score_center": 0.35, **curves}
+    >>> figure = plot_deletion({"attention": deletion_summary([word], shares=[0.1, 0.5])}, "deletion.png")
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['attention: 0.350 (0.350 to 0.350)', 'at random', 'the centre']
+    ```
 
     Args:
         results (`Mapping[str, Mapping]`):
-            For the name of each explainer what [`deletion_test`] returned.
+            What [`deletion_test`] returned, by the name of the explainer.
         path (`str` or `Path`, *optional*):
-            Where to save the figure; its ending names the format.
+            The file to save the figure to. Its ending names the format.
 
     Returns:
-        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
     """
     figure, axes = axes_grid(1, 1, figsize=(5.5, 3.8))
     axis = axes[0, 0]
@@ -141,12 +181,12 @@ def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | N
 
 
 def drawable(text: str) -> str:
-    """Text that a figure can show as it is: on one line, without lone surrogates, which no font has."""
+    """Text that a figure can show: on one line, and without lone surrogates, which no font has."""
     return str(text).replace("\n", " ").encode(errors="replace").decode()
 
 
 def axes_grid(rows: int, columns: int, figsize: tuple[float, float], **kwargs: Any) -> tuple[Any, Any]:
-    """A figure of axes that are not drawn themselves."""
+    """A figure with a grid of invisible axes."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -17,15 +17,16 @@ from collections.abc import Sequence
 
 import torch
 
+from .families import pixels_per_token
 from .reading import Reading
 
 
 class HiddenCells:
     r"""
-    The image of a [`Reading`] cut into the cells of a grid, any of which can be hidden: their pixels get the mean
-    colour of the image. Pixels are those that the processor made, in the format of the family, so that a cell of the
-    grid is the same cell of a word's map: `pixel_values` of images or tiles, packed patches (Qwen), or
-    `flattened_patches` (Pix2Struct).
+    Cuts the image of a [`Reading`] into the cells of a grid, and hides any of them: their pixels get the mean colour
+    of the image. This happens in the pixels that the processor made, in the format of the family: `pixel_values` of
+    images or tiles, packed patches (Qwen), or `flattened_patches` (Pix2Struct). So a cell of the grid is the same cell
+    of a word's map.
 
     Args:
         reading ([`Reading`]):
@@ -52,7 +53,7 @@ class HiddenCells:
         inputs = reading.inputs
         self.name = "flattened_patches" if "flattened_patches" in inputs else "pixel_values"
         if self.name not in inputs:
-            raise ValueError("Parts of an image are hidden in `pixel_values`, and these inputs have none.")
+            raise ValueError("Cells are hidden in `pixel_values`, but these inputs have none.")
         pixels = inputs[self.name]
         if self.name == "flattened_patches":
             cells, channels = self._flattened_patches(pixels)
@@ -74,7 +75,7 @@ class HiddenCells:
             self.color[is_channel] = pixels[is_channel].mean()
 
     def _grid_of(self, height: int, width: int) -> torch.Tensor:
-        """The cell of each place of an image of so many pixels, or patches: `(height, width)`."""
+        """For an image of this many pixels or patches, the cell of each place: `(height, width)`."""
         rows = torch.arange(height) * self.grid[0] // height
         columns = torch.arange(width) * self.grid[1] // width
         return rows[:, None] * self.grid[1] + columns
@@ -100,7 +101,7 @@ class HiddenCells:
         return cells, torch.arange(pixels.shape[1]) * 3 // pixels.shape[1]
 
     def _tiles(self, pixels: torch.Tensor, layout: Sequence[torch.Tensor], tokens: int) -> torch.Tensor:
-        """Images, or tiles, of shape `(..., channels, height, width)`, each with equally many tokens."""
+        """Images or tiles of shape `(..., channels, height, width)`, each with the same number of tokens."""
         height, width = pixels.shape[-2:]
         tiles = pixels.flatten(0, -4)
         cells = torch.full((len(tiles), 1, height, width), -1)
@@ -121,7 +122,7 @@ class HiddenCells:
         return cells.view(*pixels.shape[:-3], 1, height, width)
 
     def _unpadded_tiles(self, pixels: torch.Tensor, layout: Sequence[torch.Tensor], image: int) -> torch.Tensor:
-        """LLaVA-NeXT: the whole image, and its tiles, of whose padding no tokens are made."""
+        """LLaVA-NeXT: the whole image, and its tiles. Their padding has no tokens."""
         from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
 
         config, (height, width) = self.reading.model.config, pixels.shape[-2:]
@@ -130,7 +131,7 @@ class HiddenCells:
         if len(layout) > 1:
             size = self.reading.inputs["image_sizes"][image].tolist()
             rows, columns = get_anyres_image_grid_shape(size, config.image_grid_pinpoints, height)
-            shape = [side * config.vision_config.patch_size for side in layout[1].shape]
+            shape = [side * pixels_per_token(config.vision_config) for side in layout[1].shape]
             canvas = torch.full((rows * height, columns * width), -1)
             top, left = (rows * height - shape[0]) // 2, (columns * width - shape[1]) // 2
             canvas[top : top + shape[0], left : left + shape[1]] = self._grid_of(*shape)
@@ -141,7 +142,7 @@ class HiddenCells:
     @torch.no_grad()
     def log_probabilities(self, hidden: torch.Tensor, batch_size: int = 16) -> torch.Tensor:
         r"""
-        Of each word, with cells hidden.
+        Computes the log-probability of each word while cells are hidden.
 
         Args:
             hidden (`torch.BoolTensor` of shape `(variants, rows * columns)`):

@@ -43,32 +43,48 @@ def explanation_html(
     after: str = "",
 ) -> str:
     r"""
-    Makes one HTML page: point at a word, tap it or move to it by keyboard, and see what it looked at. Where the model
-    has layers and heads they can be chosen.
+    Makes one HTML page. Point at a word, tap it, or move to it by keyboard, and see where it looked. If the examples
+    have layers and heads, the page lets you choose them.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.interpretation import explanation_html
+    >>> from PIL import Image
+
+    >>> example = {"image": Image.new("RGB", (64, 64)), "words": ["a", "dog"], "attention": np.ones((2, 8, 8))}
+    >>> page = explanation_html({**example, "name": "dog.jpg"}, title="Where it looked")
+    >>> "<title>Where it looked</title>" in page
+    True
+    ```
 
     Args:
         examples (`Mapping` or a sequence of them):
-            Each of one kind:
+            Each is one of these:
 
-            - a caption with maps: `image`, `words` and `attention` of shape `(words, height, width)`, as
-              `pipeline("image-to-text")` gives them with `return_attention=True`, or, with `head_attention`, by
-              `return_attention="heads"`. `seen` says which part of the image the maps cover, as [`seen_box`] gives
-              it; the whole by default.
-              `deletion`, of [`deletion_test`], shows beside them whether they are to be believed.
-            - a text and regions: `image`, `words`, relative `boxes` and `attention` of shape `(words, boxes)`, as
-              [`regions_of_words`] and [`region_examples`] give them, `head_attention` and `right` among them.
-            - captions that were considered: `image` and `candidates`, as [`caption_candidates`] gives them.
-            - a sentence: `words` and `attention` of shape `(rows, words)`, as [`attention_of_sentences`] gives them.
+            - A caption with maps: `image`, `words` and `attention` of shape `(words, height, width)`, as
+              `pipeline("image-to-text")` returns them with `return_attention=True`. With `return_attention="heads"` it
+              also has `head_attention`. `seen` is the part of the image that the maps cover (see [`seen_box`]), by
+              default the whole image. `deletion` is the result of [`deletion_test`]. It shows beside the maps whether
+              you can believe them.
+            - A text and regions: `image`, `words`, relative `boxes` and `attention` of shape `(words, boxes)`, as
+              [`regions_of_words`] and [`region_examples`] return them. `head_attention` and `right` are optional.
+            - Captions that a model considered: `image` and `candidates`, as [`caption_candidates`] returns them.
+            - A sentence: `words` and `attention` of shape `(rows, words)`, as [`attention_of_sentences`] returns them.
 
-            Any may have a `name`, which is written above it.
+            Each may have a `name`, which stands above it.
         title (`str`, *optional*):
-            Of the page.
+            The title of the page.
         before (`str`, *optional*), after (`str`, *optional*):
-            HTML to put above and below the examples, **as it is**: escape what is not yours.
+            HTML above and below the examples. It is not escaped: escape what others wrote.
+
+    Returns:
+        `str`: The page. It needs no network.
     """
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
     data = json.dumps([_pack(example, index) for index, example in enumerate(examples)], separators=(",", ":"))
-    # Within a script element only these could end it, or be read as mark-up.
+    # Only these characters could end the script element, or count as mark-up in it.
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
@@ -79,7 +95,30 @@ def explanation_html(
 def save_html(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | os.PathLike, title: str | None = None
 ) -> Path:
-    """Writes what [`explanation_html`] makes to a file, whole or not at all, and returns its path."""
+    r"""
+    Writes the page of [`explanation_html`] to a file. If writing fails, an older file stays as it was.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.interpretation import save_html
+    >>> from PIL import Image
+
+    >>> example = {"image": Image.new("RGB", (64, 64)), "words": ["a", "dog"], "attention": np.ones((2, 8, 8))}
+    >>> save_html(example, "dog.html").name
+    'dog.html'
+    ```
+
+    Args:
+        examples (`Mapping` or a sequence of them), title (`str`, *optional*):
+            As for [`explanation_html`].
+        path (`str` or `PathLike`):
+            The file.
+
+    Returns:
+        `Path`: The path of the file.
+    """
     path = Path(path)
     text = explanation_html(examples) if title is None else explanation_html(examples, title)
     with atomic_write(path) as file:
@@ -132,23 +171,23 @@ def _pack(example: Mapping[str, Any], index: int) -> dict[str, Any]:
         heads = _coarser(heads)
         packed["head_grid"] = heads.shape[3:]
     heads = np.concatenate([heads.mean(axis=1, keepdims=True), heads], axis=1)
-    # A head may hardly look at the image. What is shown is where it looks if it does.
+    # A head may hardly look at the image. The map shows where it looks when it does.
     heads = heads / np.maximum(heads.sum(axis=tuple(range(3, heads.ndim)), keepdims=True), 1e-12)
     return packed | _quantize(views, heads.reshape(heads.shape[0] * heads.shape[1], *heads.shape[2:]))
 
 
 def _pack_deletion(result: Mapping[str, Any], words: Sequence[str], index: int) -> dict[str, Any]:
-    """The number of a deletion test, and the curves of all words together and of each word."""
+    """The score of a deletion test, and the curves: first of all words together, then of each word."""
     tested = [word["word"] for word in result["words"]]
     if tested != list(words):
-        raise ValueError(f"`deletion` of example {index} must be of its words, {list(words)}, got {tested}.")
+        raise ValueError(f"`deletion` of example {index} must have its words, {list(words)}, got {tested}.")
     curves = [[np.round(of[name], 4).tolist() for name in CURVES] for of in (result["probability"], *result["words"])]
     score = [round(float(result["score"][end]), 4) for end in ("value", "low", "high")]
     return {"score": score, "shares": np.round(result["shares"], 4).tolist(), "curves": curves}
 
 
 def _coarser(heads: np.ndarray) -> np.ndarray:
-    """Maps on a grid so coarse that all heads of a large model fit into a page that opens at once."""
+    """Makes the maps of all heads coarser if there are so many that the page would open slowly."""
     height, width = heads.shape[-2:]
     scale = min(1.0, (_MAX_HEAD_BYTES / max(heads.size, 1)) ** 0.5)
     if scale == 1.0:
@@ -159,8 +198,8 @@ def _coarser(heads: np.ndarray) -> np.ndarray:
 
 def _quantize(*views: np.ndarray) -> dict[str, Any]:
     """
-    A byte per weight, each vector scaled by its own peak: what is compared is places, not words. Views are of shape
-    `(views, words, ...)`. The second ones may have vectors of another size.
+    Packs each weight into a byte. Each vector is scaled by its own peak: places are compared, not words. Views have
+    the shape `(views, words, ...)`. Vectors of the second views may have another size.
     """
     peaks, scaled = [], b""
     for view in views:

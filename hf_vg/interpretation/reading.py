@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Reading: a model is given an image and the words that it wrote, in one pass (teacher forcing)."""
+"""Reading: a model gets an image and the words that it wrote, in one pass (teacher forcing)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ class Reading:
         inputs (`dict[str, Any]`):
             The model's inputs of this row alone, without padding.
         ids (`torch.LongTensor` of shape `(1, length)`):
-            The prompt as `generate` begins with it, and the tokens of the words.
+            The prompt with which `generate` begins, and the tokens of the words.
         prompt_length (`int`):
-            How many of the ids are the prompt.
+            The number of ids in the prompt.
         words (`list[tuple[str, list[int]]]`):
             Each word with the places of its pieces, counted from the end of the prompt.
         row (`int`):
@@ -77,7 +77,7 @@ class Reading:
             return {**inputs, "decoder_input_ids": ids}
         is_paligemma = self.model.config.model_type == "paligemma"
         if is_paligemma:
-            # Its prompt may look ahead, and its words may not. Without marks all of a sequence may look ahead.
+            # Its prompt may look ahead, but its words may not. Without types the whole sequence would look ahead.
             inputs.setdefault("token_type_ids", torch.zeros_like(inputs["input_ids"]))
         more = ids.shape[1] - inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
         for name in _PER_TOKEN:
@@ -110,16 +110,16 @@ def readings(
     tiles: Tiles | None = None,
 ) -> Iterator[Reading]:
     r"""
-    What was generated, or texts of your own, one sequence after another.
+    Goes through the generated sequences, or texts of your own, one after another.
 
     Args:
         model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
             The model, and its processor or tokenizer.
         inputs (`Mapping[str, Any]`):
-            What `generate` was called with, or would be called with.
+            The inputs of `generate`.
         outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
-            Of `generate`; or texts, equally many for each row of the inputs, which are read as if the model had
-            written them.
+            The output of `generate`. Or texts, with an equal number for each row of the inputs: the model reads them
+            as if it had written them.
         family ([`Family`], *optional*):
             As for [`record_attention`].
         tiles (`tuple[int, int]` or a sequence of them, *optional*):
@@ -164,7 +164,7 @@ def number_of_rows(inputs: Mapping[str, Any]) -> int:
 
 @torch.no_grad()
 def prompt_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The ids that `generate` begins with: the prompt of a chat, a start token, or what a family makes of them."""
+    """The ids with which `generate` begins: the prompt of a chat, a start token, or what the model makes of them."""
     single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": False}
     return model.generate(**inputs, **single, return_dict_in_generate=False)[:, :-1]
 
@@ -172,11 +172,11 @@ def prompt_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> torch.Tensor
 def row_of_inputs(
     model: PreTrainedModel, family: Family, inputs: Mapping[str, Any], row: int
 ) -> tuple[dict[str, Any], int]:
-    """One row of a batch, without the padding of its prompt; and how many tokens of padding there were."""
+    """One row of a batch without the padding of its prompt, and the number of padding tokens."""
     config, inputs, rows = model.config, dict(inputs), number_of_rows(inputs)
     places = {}
     if rows > 1 and family.columns is not None and "input_ids" in inputs:
-        # Images of all rows may be in one list. A row takes as many of them as it has tokens for.
+        # The images of all rows may be in one list. A row takes as many images as it has tokens for.
         tokens = family.columns(config, inputs).sum(dim=1)
         ends = [int(tokens[:end].sum()) for end in (row, row + 1)]
         if "image_grid_thw" in inputs:

@@ -39,9 +39,9 @@ class AttentionCall:
 
     Attributes:
         attention (`dict[str, torch.Tensor]`):
-            By the name of the module, of shape `(rows, heads, queries, image tokens)`.
+            The attention of each module by its name, of shape `(rows, heads, queries, image tokens)`.
         queries (`torch.LongTensor` of shape `(queries,)`):
-            Which positions of this pass the queries are.
+            The positions of the queries in this pass.
     """
 
     attention: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -50,7 +50,28 @@ class AttentionCall:
 
 class AttentionRecord:
     r"""
-    What [`record_attention`] fills while the model runs. A new `generate`, or a new call of the model, begins anew.
+    The record that [`record_attention`] fills while the model runs. A new `generate`, or a new call of the model,
+    starts it again from empty.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model = AutoModelForImageTextToText.from_pretrained(folder)
+    >>> processor = AutoProcessor.from_pretrained(folder)
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> inputs = processor(images=image, return_tensors="pt")
+    >>> with hf_vg.record_attention(model) as record:
+    ...     outputs = model.generate(**inputs, return_dict_in_generate=True)
+    >>> len(record.calls) == outputs.sequences.shape[1] - 1  # one per generated token
+    True
+    >>> {name: tuple(a.shape) for name, a in record.calls[0].attention.items()}  # (rows, heads, queries, image tokens)
+    {'model.decoder.layers.0.cross_attention': (1, 4, 1, 64), 'model.decoder.layers.1.cross_attention': (1, 4, 1, 64)}
+    ```
 
     Attributes:
         calls (`list[AttentionCall]`):
@@ -58,9 +79,10 @@ class AttentionRecord:
         prompt_length (`int`):
             The number of tokens of the first pass.
         patches (`dict[str, torch.Tensor]`):
-            Where image tokens that are not patches look: by the name of the module, `(rows, heads, tokens, patches)`.
+            If image tokens are not patches: where they look, by the name of the module, of shape `(rows, heads,
+            tokens, patches)`.
         feature_map (`tuple[int, int]`, *optional*):
-            Height and width of the map that words look at, where the family has one.
+            Height and width of the map that words look at, if the model computes one.
     """
 
     def __init__(
@@ -149,8 +171,10 @@ class AttentionRecord:
         return all(tuple(row[:-1]) in before for row in ids.tolist())
 
     def end(self) -> None:
-        """The forward pass has ended."""
+        """The forward pass has ended. Its layers are put in the order in which they were asked for."""
         self._is_open = False
+        call = self.calls[-1]
+        call.attention = {name: call.attention[name] for name in self.modules.values() if name in call.attention}
 
     @property
     def rows(self) -> int:
@@ -264,14 +288,26 @@ def record_attention(
     Records the attention from words to image tokens while the model runs, at the memory cost of SDPA: probabilities
     are computed only for the words, and kept only for the image.
 
-    ```python
-    >>> with record_attention(model) as record:
-    ...     outputs = model.generate(**inputs, num_beams=3, return_dict_in_generate=True)
-    >>> word_maps(record, outputs, processor, inputs)[0]
-    [("a", tensor of shape (24, 24)), ("dog", ...), ...]
-    ```
+    The record is differentiable if gradients are on. The model is left as it was, also after an exception.
 
-    With gradients on, what is recorded is part of the graph. The model is left as it was, also after an exception.
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model = AutoModelForImageTextToText.from_pretrained(folder)
+    >>> processor = AutoProcessor.from_pretrained(folder)
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> inputs = processor(images=image, return_tensors="pt")
+    >>> with hf_vg.record_attention(model) as record:
+    ...     outputs = model.generate(**inputs, num_beams=3, return_dict_in_generate=True)
+    >>> word, word_map = hf_vg.word_maps(record, outputs, processor, inputs)[0][0]
+    >>> word_map.shape
+    torch.Size([8, 8])
+    ```
 
     Args:
         model ([`PreTrainedModel`]):

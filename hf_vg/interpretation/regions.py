@@ -32,14 +32,33 @@ _DRAWN_SIDE = 640  # pixels; smaller images are enlarged before boxes are drawn
 
 
 def load_region_model(name_or_path: str, trust_remote_code: bool = False) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """Loads a GroundedVisualBert with the head its checkpoint was saved with, and its processor."""
+    r"""
+    Loads a GroundedVisualBert with the head that its checkpoint was saved with, and its processor.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import load_region_model
+
+    >>> model, processor = load_region_model(hf_vg.examples.checkpoint("grounded_visual_bert"))
+    >>> model.config.model_type
+    'grounded_visual_bert'
+    ```
+
+    Args:
+        name_or_path (`str`):
+            A folder, or the name of a model on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+    """
     config = load_config(name_or_path, "regions", trust_remote_code)
     if config.model_type != "grounded_visual_bert":
         raise ValueError(f"{name_or_path} is a {config.model_type}; regions need a grounded_visual_bert.")
     architecture = (config.architectures or ["GroundedVisualBertModel"])[0]
     model_class = getattr(grounded_visual_bert, architecture, None)
     if model_class is None:
-        raise ValueError(f"{name_or_path} is a {architecture}, which is no class of this package.")
+        raise ValueError(f"{name_or_path} is a {architecture}, and this package has no such class.")
     model = load_checkpoint(name_or_path, "regions", model_class, trust_remote_code=trust_remote_code)
     return model, load_part(AutoProcessor, name_or_path, trust_remote_code)
 
@@ -52,15 +71,33 @@ def find_regions(
     threshold: float = 0.2,
 ) -> tuple[list[list[float]], str]:
     r"""
-    The regions of an image, and where they come from.
+    Finds the regions of an image: boxes of your own, those of a detector, or a grid.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import find_regions, load_region_model
+    >>> from PIL import Image
+
+    >>> model, processor = load_region_model(hf_vg.examples.checkpoint("grounded_visual_bert"))
+    >>> scene = hf_vg.examples.scenes()[0]
+    >>> image = Image.open(scene["image"])
+    >>> boxes = [thing["box"] for thing in scene["objects"]]
+    >>> find_regions(processor, image, boxes)[1]
+    'the given boxes'
+    >>> regions, source = find_regions(processor, image)
+    >>> len(regions), source
+    (9, 'a 3 x 3 grid')
+    ```
 
     Args:
         processor ([`ProcessorMixin`]):
-            Of a GroundedVisualBert.
+            The processor of a GroundedVisualBert.
         image (`PIL.Image.Image`):
             The image.
         boxes (`Sequence` of `(left, top, right, bottom)`, *optional*):
-            Regions in pixels. They are checked, and taken as they are.
+            Regions in pixels. They are checked and used unchanged.
         detector (`Callable`, *optional*):
             A `pipeline("object-detection")` of transformers. Without boxes and a detector, or if the detector finds
             nothing, the regions are a grid.
@@ -68,7 +105,7 @@ def find_regions(
             The lowest score of a detection.
 
     Returns:
-        `tuple[list, str]`: Boxes in pixels, and a text such as `"a 3 x 3 grid"`.
+        `tuple[list, str]`: Boxes in pixels, and a text that says where they come from.
     """
     if boxes is not None:
         if not isinstance(boxes, list | tuple) or not boxes:
@@ -85,13 +122,24 @@ def draw_regions(image: Image.Image, found: Sequence[Mapping[str, Any]], phrase:
     r"""
     Draws the region that a phrase names on the image, with the phrase above it.
 
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import draw_regions
+    >>> from PIL import Image
+
+    >>> found = [{"box": [8, 8, 30, 30], "score": 0.9}, {"box": [32, 40, 60, 60], "score": 0.1}]
+    >>> draw_regions(Image.new("RGB", (64, 64), "white"), found, "a red circle").size  # small images are enlarged
+    (640, 640)
+    ```
+
     Args:
         image (`PIL.Image.Image`):
             The image.
         found (`Sequence[Mapping]`):
-            What [`ground_phrase`] found, best first. The first region is outlined boldly, the others thinly.
+            What [`ground_phrase`] returned, best first. The first region has a bold outline, the others a thin one.
         phrase (`str`):
-            What is written at the first.
+            The text at the first region.
     """
     # A line of some pixels would hide what a small image shows.
     scale = max(1, round(_DRAWN_SIDE / max(image.size)))
@@ -125,26 +173,42 @@ def regions_of_words(
     rollout: bool | None = None,
 ) -> dict[str, Any]:
     r"""
-    Where each word of a text looks among the regions of an image. To be drawn by [`plot_regions`] and [`save_html`].
+    Shows where each word of a text looks among the regions of an image. [`plot_regions`] and [`save_html`] draw it.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import load_region_model, regions_of_words
+    >>> from PIL import Image
+
+    >>> model, processor = load_region_model(hf_vg.examples.checkpoint("grounded_visual_bert"))
+    >>> scene = hf_vg.examples.scenes()[0]
+    >>> image = Image.open(scene["image"])
+    >>> boxes = [thing["box"] for thing in scene["objects"]]
+    >>> found = regions_of_words(model, processor, image, scene["captions"][0], boxes)
+    >>> found["attention"].shape == (len(found["words"]), 1 + len(boxes))  # the first region is the whole image
+    True
+    ```
 
     Args:
         model ([`PreTrainedModel`]), processor ([`ProcessorMixin`]):
             Any GroundedVisualBert, and its processor. See [`load_region_model`].
         image (`PIL.Image.Image`), text (`str`):
-            What is looked at, and what looks.
+            The image, and the text whose words look at it.
         boxes (`Sequence` of `(left, top, right, bottom)`, *optional*, defaults to a grid):
             Regions in pixels.
         rollout (`bool`, *optional*, defaults to whether the model's rollout was supervised):
-            Whether to roll attention out to the input, rather than take the mean of the last layer's heads.
+            Whether to use attention rollout. Otherwise `attention` is the mean over the heads of the last layer.
 
     Returns:
         `dict`:
 
-        - **image**, **words** -- the words of the text; what a word's pieces see is averaged.
-        - **boxes** -- relative; the first is the whole image.
-        - **attention** -- `np.ndarray` of shape `(words, boxes)`, whose rows sum to one.
-        - **head_attention** -- `np.ndarray` of shape `(layers, heads, words, boxes)`, likewise.
-        - **method** -- what `attention` is.
+        - **image**, **words** -- The words of the text. The attention of a word is the mean over its pieces.
+        - **boxes** -- Relative boxes. The first is the whole image.
+        - **attention** -- `np.ndarray` of shape `(words, boxes)`. Rows sum to one.
+        - **head_attention** -- `np.ndarray` of shape `(layers, heads, words, boxes)`. Rows sum to one.
+        - **method** -- How `attention` was computed.
     """
     text = _plain(text)
     inputs, attentions, _ = _look(model, processor, image, text, boxes)
@@ -186,14 +250,30 @@ def ground_phrase(
     r"""
     Ranks the boxes of an image by how well they show a phrase.
 
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import ground_phrase, load_region_model
+    >>> from PIL import Image
+
+    >>> model, processor = load_region_model(hf_vg.examples.checkpoint("grounded_visual_bert"))
+    >>> scene = hf_vg.examples.scenes()[0]
+    >>> image = Image.open(scene["image"])
+    >>> boxes = [thing["box"] for thing in scene["objects"]]
+    >>> found = ground_phrase(model, processor, image, scene["phrases"][0]["text"], boxes)
+    >>> len(found) == len(boxes), sorted(found[0])
+    (True, ['box', 'score'])
+    ```
+
     Args:
         model ([`PreTrainedModel`]), processor ([`ProcessorMixin`]), image (`PIL.Image.Image`), boxes, rollout:
-            As for [`regions_of_words`]. A `GroundedVisualBertForReferringExpression` scores regions itself; of any
-            other model, the attention of the phrase's words does.
+            As for [`regions_of_words`]. A `GroundedVisualBertForReferringExpression` scores regions itself. For other
+            models, the score is the attention of the phrase's words.
         text (`str`):
             A caption, or the phrase alone.
         phrase (`str`, *optional*):
-            The part of the caption to look for. The whole by default.
+            The part of the caption to look for. By default the whole caption.
 
     Returns:
         `list[dict]`: `box`, in pixels, and `score` from 0 to 1, best first.
@@ -222,7 +302,7 @@ def ground_phrase(
 
 
 def _plain(text: str) -> str:
-    """A text as the processor reads it, which is without the mark-up of Flickr30k Entities."""
+    """The text without the mark-up of Flickr30k Entities, as the processor reads it."""
     if not isinstance(text, str):
         raise TypeError(f"`text` must be a string, got {type(text).__name__}: {text!r:.80}.")
     return parse_entities(text)[0]

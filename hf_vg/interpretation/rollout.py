@@ -34,17 +34,28 @@ def word_to_region_attention(
     attentions: tuple[torch.Tensor, ...], num_tokens: int, rollout: bool = False
 ) -> torch.Tensor:
     r"""
-    The share of each region in what words look at in the image.
+    Computes how the attention of each word is shared among the regions of the image.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.interpretation import word_to_region_attention
+
+    >>> attentions = tuple(torch.rand(1, 4, 5, 5).softmax(dim=-1) for _ in range(2))  # 2 layers with 4 heads
+    >>> word_to_region_attention(attentions, num_tokens=3).shape  # 3 tokens and 2 regions
+    torch.Size([1, 3, 2])
+    ```
 
     Args:
         attentions (`tuple[torch.Tensor]`):
-            Attention probabilities of a model whose sequence is tokens and then regions, one tensor of shape
-            `(batch, heads, length, length)` a layer.
+            Attention probabilities of a model whose sequence is tokens and then regions: one tensor of shape
+            `(batch, heads, length, length)` per layer.
         num_tokens (`int`):
             How many of the positions are tokens, padding included.
         rollout (`bool`, *optional*, defaults to `False`):
-            Whether to roll attention out from the last layer to the input, rather than take the mean of the last
-            layer's heads.
+            Whether to use attention rollout from the last layer to the input. Otherwise the result is the mean over
+            the heads of the last layer.
 
     Returns:
         `torch.Tensor` of shape `(batch, tokens, regions)`: Rows sum to one over the regions.
@@ -62,13 +73,22 @@ def region_examples(
     model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Any, rollout: bool = False
 ) -> list[dict[str, Any]]:
     r"""
-    Where the words of first captions look, ready to be drawn by [`plot_regions`].
+    Collects where the words of captions look. [`plot_regions`] draws it. Of each pair, it is the first caption.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import plot_regions, region_examples
+
+    >>> examples = region_examples(trainer.model, pairs.select(range(4)), collator)  # doctest: +SKIP
+    >>> plot_regions(examples, "regions.png")  # doctest: +SKIP
+    ```
 
     Args:
         model ([`PreTrainedModel`]):
             A [`GroundedVisualBertForVGP`].
         rows (`Sequence[Mapping]`), collator (`CaptionPairCollatorForVGP`):
-            Rows of [`make_caption_pairs`], and what makes batches of them.
+            Rows of [`make_caption_pairs`], and the collator that makes batches of them.
         rollout (`bool`, *optional*, defaults to `False`):
             As for [`word_to_region_attention`].
     """
@@ -101,22 +121,35 @@ def plot_regions(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None, columns: int = 8
 ) -> "Figure":
     r"""
-    Draws each image, and beside it for each word the image lit where the word looks: a region is as bright as its
-    share of the word's attention.
+    Draws each image, and beside it one copy per word, which is bright where the word looks: a region is as bright as
+    its share of the word's attention.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.interpretation import plot_regions
+    >>> from PIL import Image
+
+    >>> boxes = [[0, 0, 0.5, 1], [0.5, 0, 1, 1]]
+    >>> example = {"image": Image.new("RGB", (64, 64)), "words": ["a", "dog"], "boxes": boxes, "attention": np.eye(2)}
+    >>> figure = plot_regions(example, "regions.png", columns=2)
+    >>> [axis.get_title() for axis in figure.axes]
+    ['', 'a', 'dog']
+    ```
 
     Args:
         examples (`Mapping` or a sequence of them):
-            Each with an `image` (`PIL.Image.Image`); its `boxes`, relative (left, top, right, bottom); its `words`;
-            their `attention`, of shape `(words, boxes)`; and, optionally, `right`: for each word the numbers of the
-            boxes that it names. They are outlined, in green where the word looks at one of them most and in red where
-            it does not.
+            Each has an `image` (`PIL.Image.Image`), `boxes` of relative (left, top, right, bottom), `words`, and
+            `attention` of shape `(words, boxes)`. `right` is optional: for each word, the numbers of the boxes that
+            it names. They get an outline, which is green if the word looks most at one of them, and otherwise red.
         path (`str` or `Path`, *optional*):
-            Where to save the figure; its ending names the format.
+            The file to save the figure to. Its ending names the format.
         columns (`int`, *optional*, defaults to 8):
-            The most words of a row of the figure.
+            The largest number of words in a row of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
     """
     examples = [examples] if isinstance(examples, Mapping) else list(examples)
     lines = []
@@ -124,7 +157,7 @@ def plot_regions(
         words = len(example["words"])
         if words != len(example["attention"]):
             raise ValueError(
-                f"Example {number} must have a row of attention a word, got {words} words and "
+                f"Example {number} must have one row of attention per word, got {words} words and "
                 f"{len(example['attention'])} rows."
             )
         lines += [(example, range(start, min(start + columns, words))) for start in range(0, words, columns)]

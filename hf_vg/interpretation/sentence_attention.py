@@ -34,7 +34,20 @@ def attention_of_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sentences: str | Sequence[str]
 ) -> list[dict[str, Any]]:
     r"""
-    The words of sentences, and how much each attention row looks at each.
+    Splits sentences into words, and shows how much each attention row looks at each word.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import attention_of_sentences
+    >>> from hf_vg.pipelines import load_sentence_encoder
+
+    >>> model, tokenizer = load_sentence_encoder(hf_vg.examples.checkpoint("self_attn_grounded_encoder"))
+    >>> (example,) = attention_of_sentences(model, tokenizer, "a red circle above a blue square")
+    >>> example["attention"].shape[1] == len(example["words"])
+    True
+    ```
 
     Args:
         model ([`PreTrainedModel`]):
@@ -46,8 +59,8 @@ def attention_of_sentences(
             One sentence or several.
 
     Returns:
-        `list[dict]`: For each sentence its `words`, as the tokenizer knows them, their `spans`, (first character,
-        character after the last) of the sentence, and their `attention`, a `np.ndarray` of shape `(rows, words)`.
+        `list[dict]`: For each sentence its `words`, as the tokenizer knows them; the `spans` of the words, as (first
+        character, character after the last); and their `attention`, a `np.ndarray` of shape `(rows, words)`.
     """
     sentences = batched_text("sentences", sentences)
     encoded = tokenizer(sentences, truncation=True, padding=True, return_offsets_mapping=True, return_tensors="pt")
@@ -73,16 +86,28 @@ def plot_sentence_attention(
     examples: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: str | Path | None = None
 ) -> "Figure":
     r"""
-    Draws a sentence as columns and the attention rows as rows, and below them their mean.
+    Draws the words of a sentence as columns, the attention rows as rows, and their mean below.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.interpretation import plot_sentence_attention
+
+    >>> example = {"words": ["two", "dogs", "play"], "attention": np.full((4, 3), 1 / 3)}
+    >>> figure = plot_sentence_attention(example, "sentence.png")
+    >>> len(figure.axes)
+    2
+    ```
 
     Args:
         examples (`Mapping` or a sequence of them):
-            As [`attention_of_sentences`] returns them.
+            What [`attention_of_sentences`] returned.
         path (`str` or `Path`, *optional*):
-            Where to save the figure; its ending names the format.
+            The file to save the figure to. Its ending names the format.
 
     Returns:
-        `matplotlib.figure.Figure`: Not shown on a screen, and not kept open by pyplot.
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
     """
     try:
         from matplotlib.figure import Figure
@@ -94,7 +119,7 @@ def plot_sentence_attention(
     for index, example in enumerate(examples):
         if np.ndim(example["attention"]) != 2 or np.shape(example["attention"])[1] != len(example["words"]):
             raise ValueError(
-                f"Example {index} must have attention of shape (rows, {len(example['words'])}), one column a word, "
+                f"Example {index} must have attention of shape (rows, {len(example['words'])}), one column per word, "
                 f"got {np.shape(example['attention'])}."
             )
 

@@ -50,28 +50,50 @@ def word_maps(
     by_head: bool = False,
 ) -> list[list[tuple[str, torch.Tensor]]]:
     r"""
-    The words that were generated, each with a map of where the model looked when it wrote them.
+    Turns a record into the words that the model wrote, each with a map of where the model looked.
 
-    Where a model sees an image both whole and in tiles, what a word gives to a place in either is added up.
+    If a model sees an image both whole and in tiles, a map adds up the attention to a place in both.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model = AutoModelForImageTextToText.from_pretrained(folder)
+    >>> processor = AutoProcessor.from_pretrained(folder)
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> inputs = processor(images=image, return_tensors="pt")
+    >>> with hf_vg.record_attention(model) as record:
+    ...     outputs = model.generate(**inputs, num_beams=3, return_dict_in_generate=True)
+    >>> words = hf_vg.word_maps(record, outputs, processor, inputs)[0]
+    >>> [word for word, _ in words] == processor.decode(outputs.sequences[0], skip_special_tokens=True).split()
+    True
+    >>> words[0][1].shape  # height and width of the map of the first word
+    torch.Size([8, 8])
+    ```
 
     Args:
         record ([`AttentionRecord`]):
-            Of [`record_attention`], around `generate`.
+            The record that [`record_attention`] made around `generate`.
         outputs ([`ModelOutput`]):
-            Of `generate(..., return_dict_in_generate=True)`. After a beam search the maps follow the winning beams.
+            The output of `generate(..., return_dict_in_generate=True)`. After a beam search the maps follow the
+            winning beams.
         processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
-            The model's.
+            The model's processor or tokenizer.
         inputs (`Mapping[str, Any]`):
-            What `generate` was called with, which tells the geometry of the images.
+            The inputs of `generate`. They contain the geometry of the images.
         image (`int`, *optional*, defaults to 0):
-            Which image of a prompt with several.
+            Which image to map, if a prompt has several.
         grid (`tuple[int, int]`, *optional*):
-            Height and width of the grid of image tokens, where the family's own does not fit.
+            Height and width of the grid of image tokens, if hf_vg does not know the model's grid.
         tiles (`tuple[int, int]` or a sequence of them, *optional*):
-            Rows and columns of the tiles that each image of the batch was cut into, for models whose inputs do not
-            tell, such as InternVL. See [`tiles_of`].
+            Rows and columns of the tiles that each image of the batch was cut into. Only for models whose inputs do
+            not say it, such as InternVL. See [`tiles_of`].
         by_head (`bool`, *optional*, defaults to `False`):
-            Whether to keep layers and heads apart.
+            Whether to return one map per layer and head instead of their mean.
 
     Returns:
         `list[list[tuple[str, torch.Tensor]]]`: For each returned sequence its words, each with a map of shape
@@ -102,11 +124,11 @@ def word_maps(
 
 def attention_of_tokens(record: AttentionRecord, outputs: ModelOutput) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    The attention to the image behind each generated token, along the winning beams.
+    Computes the attention to the image behind each generated token, along the winning beams.
 
     Returns:
-        `tuple`: A tensor of shape `(sequences, layers, heads, tokens, image tokens)`, zero after the end of a
-        sequence; and for each sequence the row that it was generated in.
+        `tuple`: A tensor of shape `(sequences, layers, heads, tokens, image tokens)`, which is zero after the end of a
+        sequence, and the row in which each sequence was generated.
     """
     if not record.calls or not record.calls[0].attention:
         raise ValueError("Nothing was recorded: run `model.generate(...)` inside `with record_attention(model)`.")
@@ -130,16 +152,21 @@ def generated_ids(record: AttentionRecord, outputs: ModelOutput) -> torch.Tensor
     beams = _beams_of(outputs)
     if beams is None and outputs.sequences.shape[1] != record.prompt_length + len(record.calls):
         raise ValueError(
-            f"{len(record.calls)} passes were recorded after a prompt of {record.prompt_length} tokens, which do not "
-            f"make sequences of {outputs.sequences.shape[1]}. These may be of another run, or of assisted generation."
+            f"The record has {len(record.calls)} passes after a prompt of {record.prompt_length} tokens, but the "
+            f"sequences have {outputs.sequences.shape[1]} tokens. They may be of another run, or of assisted "
+            "generation."
         )
     return outputs.sequences[:, -(len(record.calls) if beams is None else beams.shape[1]) :]
 
 
 def _beams_of(outputs: ModelOutput) -> torch.Tensor | None:
-    """The row that each token of each sequence was generated in, `(sequences, tokens)`, if there were beams."""
-    if isinstance(outputs, torch.Tensor):
-        raise ValueError("Sequences alone do not tell of their beams: `generate(..., return_dict_in_generate=True)`.")
+    """The row in which each token of each sequence was generated, `(sequences, tokens)`, if there were beams."""
+    if not hasattr(outputs, "sequences"):
+        raise ValueError(
+            "`outputs` must be what `generate(..., return_dict_in_generate=True)` returns: it holds the words and "
+            f"their beams. Got {type(outputs).__name__}. For a text that the model only reads, use "
+            '`explain_words(model, processor, inputs, ["a text"])`.'
+        )
     return getattr(outputs, "beam_indices", None)
 
 
@@ -160,7 +187,7 @@ def layouts_of_rows(
     tiles: Tiles | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """For each row of the inputs, and each image of it, its grids."""
-    # Beams, or sequences to sample, of one row lie side by side.
+    # The beams, or sampled sequences, of one row are neighbours.
     names = ("input_ids", "pixel_values", "flattened_patches", "image_features")
     rows = next(len(inputs[name]) for name in names if inputs.get(name) is not None)
     tokens = record.image_tokens()[:: record.rows // rows]
@@ -170,7 +197,7 @@ def layouts_of_rows(
 
 def _image_of(layouts: list[list[list[torch.Tensor]]], row: int, image: int) -> list[torch.Tensor]:
     if not 0 <= image < len(layouts[row]):
-        raise ValueError(f"There is no image {image} in row {row}, which has {len(layouts[row])}.")
+        raise ValueError(f"Row {row} has {len(layouts[row])} images, counted from 0, so there is no image {image}.")
     return layouts[row][image]
 
 
@@ -195,7 +222,7 @@ def fold(weights: torch.Tensor, layout: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def shares(cells: int, parts: int) -> torch.Tensor:
-    """How much of each cell of a line lies in each of the parts that it is cut into, of shape `(parts, cells)`."""
+    """Cuts a line of cells into parts: the share of each cell that lies in each part, `(parts, cells)`."""
     starts, cuts = torch.arange(cells).double() / cells, (torch.arange(parts).double() / parts)[:, None]
     overlap = torch.minimum(starts + 1 / cells, cuts + 1 / parts) - torch.maximum(starts, cuts)
     return overlap.clamp(min=0) * cells
@@ -234,7 +261,22 @@ def caption_examples(
     captioner: "Pipeline", images: Sequence[Image.Image], names: Sequence[str] | None = None, **kwargs: Any
 ) -> list[list[dict[str, Any]]]:
     r"""
-    Captions images, and gathers what shows where the captioner looked: what [`plot_attention`] and [`save_html`] draw.
+    Captions images, and collects where the captioner looked. [`plot_attention`] and [`save_html`] draw it.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.interpretation import caption_examples, save_html
+    >>> from PIL import Image
+    >>> from transformers import pipeline
+
+    >>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("spatial_transformer"))
+    >>> image = Image.open(hf_vg.examples.scenes()[0]["image"])
+    >>> ((example,),) = caption_examples(captioner, [image], names=["a scene"])
+    >>> save_html(example, "scene.html").name
+    'scene.html'
+    ```
 
     Args:
         captioner ([`Pipeline`]):
@@ -242,14 +284,14 @@ def caption_examples(
         images (`Sequence[PIL.Image.Image]`):
             The images.
         names (`Sequence[str]`, *optional*):
-            What is written above each.
+            A title for each image.
         kwargs:
-            Of the pipeline, such as `prompt="What is this?"`, `num_beams=5`, `num_return_sequences=5` and
-            `batch_size=8`.
+            Arguments of the pipeline, such as `prompt="What is this?"`, `num_beams=5`, `num_return_sequences=5`,
+            `batch_size=8` and `test_deletion=True`.
 
     Returns:
-        `list[list[dict]]`: For each image the dictionaries of the pipeline, one per sequence, with `image`, `seen`
-        (see [`seen_box`]) and, if there are names, `name`.
+        `list[list[dict]]`: For each image the dictionaries that the pipeline returns, one per sequence. Each also has
+        its `image`, `seen` (see [`seen_box`]) and, if you gave names, its `name`.
     """
     outputs = captioner(list(images), return_attention="heads", **kwargs)
     examples = []

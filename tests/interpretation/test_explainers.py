@@ -302,7 +302,7 @@ def test_hard_attention_has_no_gradient(captioner, monkeypatch):
     monkeypatch.setattr(captioner.model.config, "attention_type", "hard")
     monkeypatch.setattr(captioner.model.config, "hard_decoding", "argmax")
     inputs = captioner.image_processor(images=random_images(1, size=32), return_tensors="pt")
-    with pytest.raises(ValueError, match=r"no gradient by its attention.*occlusion"):
+    with pytest.raises(ValueError, match=r"no gradient with respect to its attention.*occlusion"):
         explain_words(captioner.model, captioner.tokenizer, inputs, ["a large red circle"], "gradient")
 
 

@@ -30,7 +30,7 @@ def test_figure_shows_each_word_where_it_was_looked_for(tmp_path):
     assert heats[1][-16:, -16:].mean() > 10 * heats[1][:16, :16].mean()
     saved = Image.open(tmp_path / "f.png")
     assert saved.size[0] > saved.size[1] > 100
-    with pytest.raises(ValueError, match="Example 0 must have one map a word, got 3 words and 2 maps"):
+    with pytest.raises(ValueError, match="Example 0 must have one map per word, got 3 words and 2 maps"):
         plot_attention({**example, "words": ["a", "b", "c"]})
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import LlavaConfig, LlavaForConditionalGeneration, SwinConfig
 
 from hf_vg.data.images import seen_box
 from hf_vg.interpretation import Layout, record_attention, recording, tiles_of, word_maps
@@ -92,7 +93,7 @@ def test_tiles_that_are_not_known_are_an_error():
     inputs = processor(images=[image], text=["<IMG_CONTEXT>what"], return_tensors="pt")
     with record_attention(model) as record, torch.no_grad():
         outputs = model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True)
-    with pytest.raises(ValueError, match=r"cut into 7 tiles.*not known how they lie.*tiles=\[\(2, 3\)\]"):
+    with pytest.raises(ValueError, match=r"cut into 7 tiles.*arrangement is not known.*tiles=\[\(2, 3\)\]"):
         word_maps(record, outputs, processor, inputs)
     with pytest.raises(ValueError, match="`tiles` says 2 x 2"):
         word_maps(record, outputs, processor, inputs, tiles=(2, 2))
@@ -116,10 +117,33 @@ def test_images_that_do_not_fill_a_row_are_an_error():
     image = Layout(4, [grid(2, 2)])
     assert torch.equal(deal([image] * 3, [8, 4])[0][1][0], grid(2, 2, 4))
     assert deal([image], [0, 4])[0] == []
-    with pytest.raises(ValueError, match="Row 0 has 6 image tokens, of which 2 are left, and the next image has 4"):
+    with pytest.raises(ValueError, match="Row 0 has 6 image tokens.* 2 are left, and the next image has 4"):
         deal([image] * 3, [6, 4])
     with pytest.raises(ValueError, match=r"Row 1 has 4 .* no image is left.*grid=\(height, width\)"):
         deal([image], [4, 4])
+
+
+def test_a_hierarchical_vision_tower_merges_patches():
+    """Swin's 8 x 8 patches become 4 x 4 tokens, and the upper right token changes most with the upper right pixels."""
+    model, inputs = tiny("llava")
+    tower = SwinConfig(image_size=16, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=2)
+    config = LlavaConfig(
+        vision_config=tower,
+        text_config=model.config.text_config,
+        image_token_id=IMAGE,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    model = LlavaForConditionalGeneration(config).eval()
+    with record_attention(model) as record, torch.no_grad():
+        model.generate(**inputs, max_new_tokens=1)
+        (places,) = layout_of(record, inputs, 0)
+        assert places.shape == (4, 4)
+        pixels = inputs["pixel_values"][:1]
+        changed = pixels.clone()
+        changed[..., :4, -4:] += 3
+        features, others = (model.get_image_features(these).pooler_output[0] for these in (pixels, changed))
+    assert (others - features).norm(dim=-1)[places].argmax() == 3
 
 
 @pytest.mark.parametrize("change", [{"vision_feature_select_strategy": "full"}, {"image_size": 20}])
@@ -129,7 +153,7 @@ def test_a_config_that_does_not_fit_the_tokens_is_an_error(change):
         outputs = model.generate(**inputs, max_new_tokens=2, return_dict_in_generate=True)
     for name, value in change.items():
         setattr(model.config if name.startswith("vision") else model.config.vision_config, name, value)
-    with pytest.raises(ValueError, match="image tokens, of which"):
+    with pytest.raises(ValueError, match="After its first images"):
         word_maps(record, outputs, PROCESSORS["llava"](), inputs)
 
 

@@ -105,7 +105,7 @@ def test_a_deletion_test_stands_beside_the_maps():
     assert example["deletion"]["score"] == [0.5, 0.4, 0.6123] and example["deletion"]["shares"] == [0, 0.5]
     assert example["deletion"]["curves"][0] == [[0.9, 0.2], [0.9, 0.7], [0.9, 0.5]]
     assert example["deletion"]["curves"][3][0] == [0.9, 0.1] and len(example["deletion"]["curves"]) == 4
-    with pytest.raises(ValueError, match=r"must be of its words.*got \['a', 'red'\]"):
+    with pytest.raises(ValueError, match=r"must have its words.*got \['a', 'red'\]"):
         explanation_html({**CAPTION, "deletion": {**result, "words": result["words"][:2]}})
 
 

@@ -20,7 +20,7 @@ import torch
 from accelerate import cpu_offload
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hf_vg.interpretation import Family, family_of, record_attention, recording, word_maps
+from hf_vg.interpretation import Family, explain_words, family_of, record_attention, recording, word_maps
 from hf_vg.interpretation.families import FAMILIES
 from hf_vg.interpretation.word_maps import attention_of_tokens, generated_ids, layout_of, words_of
 
@@ -330,8 +330,57 @@ def test_words_are_kept_by_layer_and_head():
     torch.testing.assert_close(heads.mean(dim=(0, 1)), mean)
     with pytest.raises(ValueError, match="`heads` must be from 0 to 3"), record_attention(model, heads=[4]):
         model(**inputs)
-    with pytest.raises(ValueError, match="return_dict_in_generate=True"):
-        word_maps(record, outputs.sequences, Words(), inputs)
+    with record_attention(model, layers=[1, 0], heads=[3]) as record:
+        outputs = generate(model, inputs)
+    (_, some), *_ = word_maps(record, outputs, Words(), inputs, by_head=True)[0]
+    torch.testing.assert_close(some / some.sum(), (chosen := heads[[1, 0]][:, [3]]) / chosen.sum())
+    for wrong in (outputs.sequences, model(**inputs)):
+        with pytest.raises(ValueError, match=r"return_dict_in_generate=True.*explain_words"):
+            word_maps(record, wrong, Words(), inputs)
+
+
+@torch.no_grad()
+def test_records_within_each_other_and_images_of_several_rows():
+    model, inputs = tiny("llava")
+    ids = torch.tensor([[0] * 17 + [1, *[IMAGE] * 16, 6], [1, *[IMAGE] * 16, 7, *[IMAGE] * 16, 8]])
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": torch.randn(3, 3, 16, 16)}
+    generate(model, inputs)
+    before = state_of(model)
+    with record_attention(model) as record:
+        with record_attention(model, layers=[0], heads=[1]) as inner:
+            outputs = generate(model, inputs)
+        assert state_of(model)[0] != before[0]  # the outer one still records
+    assert state_of(model) == before
+    for call, some in zip(record.calls, inner.calls, strict=True):
+        assert torch.equal(next(iter(call.attention.values()))[:, [1]], next(iter(some.attention.values())))
+    first, second = word_maps(record, outputs, Words(), inputs)
+    assert first and second and all(word_map.shape == (4, 4) for _, word_map in [*first, *second])
+    with pytest.raises(ValueError, match="Row 0 has 1 images, counted from 0, so there is no image 1"):
+        word_maps(record, outputs, Words(), inputs, image=1)
+    # The same row alone, with both of its images.
+    alone = {"input_ids": ids[1:], "pixel_values": inputs["pixel_values"][1:]}
+    with record_attention(model) as record:
+        outputs = generate(model, alone)
+    for (_, actual), (_, expected) in zip(word_maps(record, outputs, Words(), alone)[0], second, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_lora_adapters():
+    peft = pytest.importorskip("peft")
+    model, inputs = tiny("llava")
+    settings = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, settings).eval()
+    with record_attention(adapted) as record:
+        outputs = generate(adapted, inputs)
+    recorded = word_maps(record, outputs, Words(), inputs)
+    read = explain_words(adapted, Words(), inputs, outputs)
+    for (_, actual), (_, expected) in zip(recorded[0], read[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+    adapted.disable_adapter_layers()
+    with record_attention(adapted) as record:
+        outputs = generate(adapted, inputs)
+    assert not torch.allclose(word_maps(record, outputs, Words(), inputs)[0][0][1], recorded[0][0][1], atol=1e-4)
 
 
 def test_dropout_of_attention_is_not_recorded():
