@@ -44,7 +44,8 @@ from .images import build_image_processor, config_fields, fill_backbone
 # What shapes the weights. A recipe's own config would otherwise change those of a checkpoint, and make new layers.
 SHAPES = (
     *("backbone_config", "feature_size", "vocab_size", "embedding_size", "hidden_size", "attention_size"),
-    *("num_attention_layers", "num_init_layers", "context_gate", "output_from_embedding", "output_from_context"),
+    *("num_attention_layers", "num_init_layers", "attention_sees_word", "context_gate"),
+    *("output_from_embedding", "output_from_context"),
     *("num_attention_heads", "intermediate_size", "encoder_layers", "decoder_layers"),
 )
 

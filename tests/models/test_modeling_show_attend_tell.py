@@ -100,6 +100,8 @@ def restated_loss(model, features: np.ndarray, captions: list[list[int]], penalt
                     layer = f"model.encoder.key_layers.{i}"
                     p = np.tanh(w[f"{layer}.weight"] @ p + w[f"{layer}.bias"])
                 query = w["model.decoder.attention.query.weight"] @ h
+                if config.attention_sees_word:
+                    query = query + w["model.decoder.attention.word_query.weight"] @ previous
                 energies.append(float(w["model.decoder.attention.score.weight"][0] @ np.tanh(p + query)))
             alpha = np.exp(energies) / np.exp(energies).sum()
             alphas.append(alpha)
@@ -157,6 +159,7 @@ class TestShowAttendTell(CaptionerTesterMixin):
             {"context_gate": "none", "num_attention_layers": 1, "num_init_layers": 1, "attention_penalty": 0.3},
             {"num_attention_layers": 3, "num_init_layers": 3},
             {"output_from_embedding": False, "output_from_context": False},
+            {"attention_sees_word": True},
         ],
         ids=lambda options: "-".join(options) or "defaults",
     )

@@ -73,6 +73,9 @@ class ShowAttendTellConfig(VisionConfigMixin, PreTrainedConfig):
             Decay of the moving average of rewards that the hard gradient subtracts.
         attention_temperature (`float`, *optional*, defaults to 1.0):
             Multiplies the attention's scores before the softmax, so a larger one makes it sharper.
+        attention_sees_word (`bool`, *optional*, defaults to `False`):
+            Whether attention depends on the previous word too: u . tanh(key_i + W h_{t-1} + V E y_{t-1}). In the paper
+            it depends on h_{t-1} alone, which was computed before that word was chosen.
         context_gate (`str`, *optional*, defaults to `"scalar"`):
             The gate beta_t on the context (section 4.2.1): `"scalar"`, one number a step as in the paper, `"vector"`,
             one a channel, or `"none"`.
@@ -121,6 +124,7 @@ class ShowAttendTellConfig(VisionConfigMixin, PreTrainedConfig):
     entropy_weight: float | int = weight_field(default=0.002)
     baseline_decay: float | int = probability_field(default=0.9)
     attention_temperature: float | int = scale_field(default=1.0)
+    attention_sees_word: bool = False
     context_gate: Literal["scalar", "vector", "none"] = "scalar"
     deep_output_activation: Literal["tanh", "linear"] = "tanh"
     output_from_embedding: bool = True

@@ -80,6 +80,9 @@ class ShowAttendTellAttention(nn.Module):
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
         self.query = nn.Linear(config.hidden_size, config.attention_size, bias=False)
+        self.word_query = (
+            nn.Linear(config.embedding_size, config.attention_size, bias=False) if config.attention_sees_word else None
+        )
         # A bias here would cancel in the softmax.
         self.score = nn.Linear(config.attention_size, 1, bias=False)
         gate_size = {"scalar": 1, "vector": config.feature_size, "none": 0}[config.context_gate]
@@ -179,14 +182,18 @@ class ShowAttendTellDecoder(nn.Module):
         features, keys = encoder_outputs.last_hidden_state, encoder_outputs.attention_keys  # (B, L, D), (B, L, A)
         images, hidden, memory = len(features), state.hidden, state.memory  # (N, n)
         word_gates = self.gates_from_word(embeddings)  # (N, T, 4n): the words' part of equation 1
+        word_query = self.attention.word_query
+        word_queries = None if word_query is None else word_query(embeddings)  # V E y_{t-1}, (N, T, A)
         score = self.attention.score.weight[0].to(keys.dtype)  # u, (A,)
         energy_of = energy_of_steps(keys, score, encoder_outputs.key_factors)
 
         hiddens, contexts, attentions, locations = [], [], [], []
         for step, word_gate in enumerate(word_gates.unbind(dim=1)):
             if attention is None:
-                # Equation 4: e_ti = u . tanh(keys_i + W h_{t-1})
-                energy = energy_of(self.attention.query(hidden).unflatten(0, (images, -1)))  # (B, K, L)
+                # Equation 4: e_ti = u . tanh(keys_i + W h_{t-1}), with `attention_sees_word` + V E y_{t-1}
+                query = self.attention.query(hidden)  # (N, A)
+                query = query if word_queries is None else query + word_queries[:, step]
+                energy = energy_of(query.unflatten(0, (images, -1)))  # (B, K, L)
                 # Equation 5: alpha_ti
                 weights = torch.softmax(self.config.attention_temperature * energy.float(), dim=-1)
                 weights = weights.to(features.dtype)  # (B, K, L)
