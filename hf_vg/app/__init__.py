@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The web demo. It needs Gradio: `pip install hf-vg[demo]`."""
+"""The web app. It needs Gradio: `pip install hf-vg[demo]`."""
 
 from .checkpoints import find_checkpoints
 from .page import launch

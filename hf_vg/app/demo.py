@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the tabs of the web demo do."""
+"""The functions behind the tabs of the web app."""
 
 import html
 import json
@@ -55,11 +55,11 @@ NUM_SCENES = 48
 MAX_TEXT = 2_000  # characters of a text
 MAX_BOXES_TEXT = 200_000  # characters of boxes
 MAX_SENTENCES = 500
-MAX_FILES = 256  # images that were shown last
+MAX_FILES = 256  # number of recently shown images to keep
 
 
 def limited(function: Callable) -> Callable:
-    """Ends a request after `time_limit` seconds, and makes a toast of what a visitor can cause."""
+    """Stops a request after `time_limit` seconds, and shows errors that a visitor can cause as messages."""
 
     @wraps(function)
     def run(self: "Demo", *args: Any) -> Any:
@@ -74,24 +74,26 @@ def limited(function: Callable) -> Callable:
         except ValueError as error:
             raise toast(str(error).strip()[:300]) from error
         except MemoryError as error:
-            raise toast("This needs more memory than there is. Try something smaller.") from error
+            raise toast("There is not enough memory for this. Try something smaller.") from error
 
     return run
 
 
 class Demo:
     r"""
-    What the tabs share: checkpoints to choose from, and images to pick and to search.
+    The shared state of the tabs: the checkpoints, and the images to pick and search.
 
     Args:
         checkpoints ([`Checkpoints`]):
-            What visitors may choose from.
+            The checkpoints that visitors can choose.
         images_dir (`str`, *optional*):
-            Folder of images. Scenes are drawn by default.
+            Folder of images. By default scenes are drawn.
         detector (`str`, *optional*):
-            An object-detection model of transformers that finds regions. A grid by default.
-        concurrency (`int`, *optional*, defaults to 2), time_limit (`int`, *optional*, defaults to 60):
-            Requests at a time, and seconds that one may take.
+            An object-detection model of transformers that finds regions. By default the regions are a grid.
+        concurrency (`int`, *optional*, defaults to 2):
+            Number of requests that run at the same time.
+        time_limit (`int`, *optional*, defaults to 60):
+            Maximum number of seconds per request.
     """
 
     def __init__(
@@ -126,14 +128,17 @@ class Demo:
             self.boxes, self.texts = [None] * len(self.images), [""] * len(self.images)
 
     def file(self, image: Image.Image) -> str:
-        """A file of an image. Gradio itself would write the same file anew for each visitor, while others read it."""
+        """
+        Saves an image and returns the path. Gradio itself would overwrite the same file for each visitor while others
+        read it.
+        """
         buffer = BytesIO()
         image.save(buffer, "PNG")
         path = Path(self.folder.name, f"{sha256(buffer.getvalue()).hexdigest()}.png")
         if not path.exists():
             with atomic_write(path) as temporary:
                 temporary.write_bytes(buffer.getvalue())
-            # Gradio serves a copy of its own, so that the oldest may go.
+            # Gradio serves its own copy, so old files can be deleted.
             with self.lock:
                 self.files.append(path)
                 old, self.files = self.files[:-MAX_FILES], self.files[-MAX_FILES:]
@@ -143,12 +148,12 @@ class Demo:
 
     @limited
     def caption(self, name: str, image: Any, number: float, prompt: str = "") -> str:
-        """Captions an image by the checkpoint's own settings, and shows where words look, or what was considered."""
+        """Captions an image with the checkpoint's settings, and shows where words look or what was considered."""
         captioner = self.checkpoints.load(load_captioner, name)
         image, number, prompt = _opened(image), _whole(number, 1, 8), _text(prompt)
         if captioner.model.config.model_type == "vse_scnlm":
             if prompt:
-                raise toast("An SC-NLM shows whole captions that it considered: leave out the prompt.")
+                raise toast("An SC-NLM writes whole captions and takes no prompt: leave the prompt empty.")
             ((example,),) = candidate_examples(captioner, [image], number)
             return _frame([{**example, "name": example["generated_text"]}], "Captions")
         (records,) = caption_examples(captioner, [image], **caption_settings(captioner, number, prompt=prompt))
@@ -163,7 +168,7 @@ class Demo:
     def search(
         self, name: str, sentence: str, image: Any, plus: str, minus: str, number: float
     ) -> list[tuple[str, str]]:
-        """The images nearest to a sentence or an image, with words added and taken away."""
+        """Finds the images nearest to a sentence or an image, with words added or subtracted."""
         space, vectors = self.checkpoints.load(self._space_and_vectors, name)
         sentence, plus, minus = _text(sentence), _text(plus), _text(minus)
         parts = [space.text(sentence)] if sentence else []
@@ -171,7 +176,7 @@ class Demo:
         plus, minus = ([word.strip() for word in words.split(",") if word.strip()] for words in (plus, minus))
         parts += [space.text(word) for word in plus]
         if not parts:
-            raise toast("Write a sentence, or give an image to begin with.")
+            raise toast("Write a sentence or upload an image to start with.")
         query = parts[0]
         for part in parts[1:]:
             query = query + part
@@ -184,7 +189,7 @@ class Demo:
     def ground(
         self, name: str, image: Any, text: str, phrase: str, boxes: str
     ) -> tuple[str, str, str, list[list[float]]]:
-        """Which region a phrase names, drawn on the image, and where all words of the text look."""
+        """Finds the region that a phrase names, draws it, and shows where all words of the text look."""
         model, processor = self.checkpoints.load(load_region_model, name)
         text, phrase = _text(text), _text(phrase)
         boxes = _text(boxes, MAX_BOXES_TEXT)
@@ -208,14 +213,14 @@ class Demo:
 
     @limited
     def sentences(self, name: str, sentence: str, others: str) -> Any:
-        """Which words of a sentence the encoder looks at, and which of other sentences are nearest to it."""
+        """Shows which words of a sentence the encoder attends to, and ranks other sentences by similarity."""
         model, tokenizer = self.checkpoints.load(load_sentence_encoder, name)
         sentence = _text(sentence)
         others = [line.strip() for line in _text(others, 50 * MAX_SENTENCES).splitlines() if line.strip()]
         if not sentence:
             raise toast("Write a sentence.")
         if len(others) > MAX_SENTENCES:
-            raise toast(f"Give {MAX_SENTENCES} sentences or fewer, one per line.")
+            raise toast(f"Enter at most {MAX_SENTENCES} sentences, one per line.")
         shown = ""
         if model.config.use_attention:
             shown = _frame(attention_of_sentences(model, tokenizer, sentence), "Which words count")
@@ -233,32 +238,32 @@ class Demo:
 
 def _opened(image: Any) -> Image.Image:
     if image is None:
-        raise toast("Upload an image, or pick one.")
+        raise toast("Upload an image or pick one.")
     try:
         return open_image(image)
     except (ValueError, TypeError) as error:
-        # The message names the file, whose path is nobody's business.
+        # The message contains the path of the file, which visitors must not see.
         print(f"An image cannot be opened: {error}", file=sys.stderr)
         raise toast("This file cannot be opened as an image. It may be damaged, too large or too thin.") from error
 
 
 def _text(text: Any, most: int = MAX_TEXT) -> str:
-    """A field that was never shown is `None`, rather than an empty text."""
+    """Cleans the text of a field. Gradio passes `None` for a field that was never shown."""
     text = "" if text is None else str(text)
     if len(text) > most:
         raise toast(f"This text has {len(text):,} characters; at most {most:,} are allowed.")
-    # A lone surrogate is no character, and tokenizers refuse it.
+    # Tokenizers raise an error for a lone surrogate.
     return text.encode(errors="replace").decode().strip()
 
 
 def _whole(value: Any, low: int, high: int) -> int:
     if not isinstance(value, int | float) or value != value:
-        raise toast(f"Give a number from {low} to {high}.")
+        raise toast(f"Enter a number from {low} to {high}.")
     return int(min(max(value, low), high))
 
 
 def _frame(examples: list[dict[str, Any]], title: str) -> str:
-    """The page of an explanation in a frame of its own, as high as the page."""
+    """Puts an explanation page into a frame that adapts its height."""
     page = html.escape(explanation_html(examples, title))
     fit = "this.style.height = this.contentDocument.documentElement.scrollHeight + 48 + 'px'"
     return (

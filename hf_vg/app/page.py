@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The page of the web demo, and how it is served."""
+"""The page of the web app, and its server."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -30,19 +30,22 @@ from .demo import Demo
 
 logger = logging.get_logger(__name__)
 INTRO = """# Visually grounded language
-Where captioners look, what a sentence finds, which region a phrase names, which words of a sentence count."""
+See where captioners look, find images by a sentence, ground phrases in regions, and compare sentences."""
 IMAGE = {"type": "filepath", "image_mode": None, "format": "png", "sources": ["upload", "clipboard"], "height": 260}
 
 
 def build(demo: Demo, cache_age: int = 3600) -> gr.Blocks:
     r"""
-    Makes the page.
+    Builds the page.
 
     Args:
         demo ([`Demo`]):
-            What its tabs do.
+            The functions of the tabs.
         cache_age (`int`, *optional*, defaults to 3600):
-            Uploads and results are deleted after so many seconds.
+            Number of seconds after which uploads and results are deleted.
+
+    Returns:
+        `gr.Blocks`: The page.
     """
     with gr.Blocks(title="hf_vg", analytics_enabled=False, delete_cache=(cache_age, cache_age)) as blocks:
         gr.Markdown(INTRO)
@@ -65,12 +68,10 @@ def _caption_tab(demo: Demo) -> None:
         prompt = gr.Textbox(
             label="Prompt",
             placeholder="Describe this image.",
-            info="What a model that chats is asked, or the first words of a caption",
+            info="The question to a chat model, or the first words of the caption",
             elem_id="caption_prompt",
         )
-        number = gr.Slider(
-            1, 8, value=1, step=1, label="Captions", info="Best first, by the checkpoint's own settings"
-        )
+        number = gr.Slider(1, 8, value=1, step=1, label="Captions", info="Number of captions, best first")
         _picker(demo, image)
     with gr.Column(scale=3):
         shown = gr.HTML(elem_id="caption_shown", padding=False)
@@ -85,13 +86,13 @@ def _search_tab(demo: Demo) -> None:
         sentence = gr.Textbox(label="Sentence", placeholder="a red circle", elem_id="search_sentence")
         run = gr.Button("Search", variant="primary", elem_id="search_run")
         number = gr.Slider(1, 24, value=8, step=1, label="Images to show")
-        with gr.Accordion("Begin with an image, add and take away words", open=False):
+        with gr.Accordion("Start with an image, add and subtract words", open=False):
             image = gr.Image(label="Image", **{**IMAGE, "height": 200})
             _picker(demo, image)
-            plus = gr.Textbox(label="Plus", placeholder="red", info="Words, with commas between them")
+            plus = gr.Textbox(label="Plus", placeholder="red", info="Words, separated by commas")
             minus = gr.Textbox(label="Minus", placeholder="blue")
     with gr.Column(scale=3):
-        gr.Markdown("Found, best first:")
+        gr.Markdown("Results, best first:")
         found = gr.Gallery(
             show_label=False, columns=4, format="png", elem_id="search_found", buttons=[], interactive=False
         )
@@ -106,10 +107,12 @@ def _ground_tab(demo: Demo) -> None:
         image = gr.Image(label="Image", elem_id="ground_image", **{**IMAGE, "height": 200})
         text = gr.Textbox(label="Text", placeholder="a red circle above a square", elem_id="ground_text")
         run = gr.Button("Ground", variant="primary", elem_id="ground_run")
-        phrase = gr.Textbox(label="Phrase", placeholder="a red circle", info="A part of the text; all of it if empty")
-        regions = "detected objects" if demo.detector is not None else "a grid of 3 x 3"
+        phrase = gr.Textbox(
+            label="Phrase", placeholder="a red circle", info="A part of the text (default: the whole text)"
+        )
+        regions = "detected objects" if demo.detector is not None else "a 3 x 3 grid"
         boxes = gr.Textbox(
-            label="Boxes", max_lines=4, info=f"JSON of [left, top, right, bottom] in pixels; {regions} if empty"
+            label="Boxes", max_lines=4, info=f"JSON list of [left, top, right, bottom] in pixels (default: {regions})"
         )
 
         def picked(index: int) -> tuple:
@@ -117,7 +120,7 @@ def _ground_tab(demo: Demo) -> None:
 
         _picker(demo, image, text, boxes, values=picked)
     with gr.Column(scale=3):
-        drawn = gr.Image(label="The region", format="png", interactive=False, elem_id="ground_drawn", height=420)
+        drawn = gr.Image(label="Best region", format="png", interactive=False, elem_id="ground_drawn", height=420)
         source = gr.Markdown(elem_id="ground_source")
         shown = gr.HTML(elem_id="ground_shown", padding=False)
         table = gr.Dataframe(headers=["score", "left", "top", "right", "bottom"], label="Regions, best first")
@@ -140,7 +143,7 @@ def _sentences_tab(demo: Demo) -> None:
         )
     with gr.Column(scale=3):
         shown = gr.HTML(elem_id="sentences_shown", padding=False)
-        table = gr.Dataframe(headers=["similarity", "sentence"], label="Nearest first", elem_id="sentences_table")
+        table = gr.Dataframe(headers=["similarity", "sentence"], label="Most similar first", elem_id="sentences_table")
     run.click(demo.sentences, [name, sentence, others], [shown, table], api_name="sentences")
     sentence.submit(demo.sentences, [name, sentence, others], [shown, table], api_name=False)
 
@@ -148,7 +151,7 @@ def _sentences_tab(demo: Demo) -> None:
 def _checkpoint(demo: Demo, task: str) -> gr.Dropdown:
     names = demo.checkpoints.of(task)
     custom = demo.checkpoints.any_model
-    info = "A folder on this machine, or a model of the Hub" if custom else None if names else "None is offered here"
+    info = "A folder on this machine or a model on the Hub" if custom else None if names else "No checkpoint available"
     return gr.Dropdown(
         names, value=names[0] if names else None, allow_custom_value=custom, label="Checkpoint", info=info
     )
@@ -167,7 +170,7 @@ def _picker(demo: Demo, *targets: gr.components.Component, values: Callable[[int
     gallery.select(pick, None, list(targets), api_name=False)
 
 
-# Gradio raises these for a raw request that its own page never sends, such as one with an unknown function number.
+# Gradio raises these errors for requests that its own page never sends, such as one with an unknown function number.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, FnIndexInferError)
 
 
@@ -194,29 +197,49 @@ def launch(
     **kwargs: Any,
 ) -> Any:
     r"""
-    Serves the demo.
+    Starts the web app.
 
     Args:
         models (`Sequence[str]`, *optional*):
-            Checkpoints to offer. By default those in `outputs` and `checkpoints`, newest first, and then the example
-            checkpoints; on this machine alone, these follow the given ones.
-        images_dir (`str`, *optional*), detector (`str`, *optional*):
-            As for [`Demo`].
-        host (`str`, *optional*), port (`int`, *optional*), share (`bool`, *optional*):
-            Where to listen. By default this machine alone can reach it.
+            The checkpoints to offer. Defaults to those in `outputs` and `checkpoints`, newest first, followed by the
+            example checkpoints. If visitors may enter any checkpoint, these defaults follow your `models`.
+        images_dir (`str`, *optional*):
+            Folder of images to pick and search. By default scenes are drawn.
+        detector (`str`, *optional*):
+            An object-detection model of transformers that finds regions. By default the regions are a grid.
+        host (`str`, *optional*, defaults to `"127.0.0.1"`):
+            The address to listen on. By default only this machine can reach the app.
+        port (`int`, *optional*, defaults to 7860):
+            The port to listen on.
+        share (`bool`, *optional*, defaults to `False`):
+            Whether to create a public Gradio link.
         any_model (`bool`, *optional*):
-            Whether visitors may name any checkpoint. By default they may only on this machine (`host` is a loopback
-            address, and `share` is not set).
+            Whether visitors may enter any checkpoint. By default they may if only this machine can reach the app.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with a checkpoint.
         max_file_size (`str`, *optional*, defaults to `"20mb"`):
-            The largest upload.
-        max_queue (`int`, *optional*, defaults to 64), concurrency (`int`, *optional*, defaults to 2):
-            Requests that may wait, and that are served at a time. Others are told to try again.
-        time_limit (`int`, *optional*, defaults to 60), cache_age (`int`, *optional*, defaults to 3600):
-            Seconds that a request may take, and that its files are kept.
-        kwargs:
+            Maximum size of an upload.
+        max_queue (`int`, *optional*, defaults to 64):
+            Maximum number of waiting requests. Further visitors are asked to try again.
+        concurrency (`int`, *optional*, defaults to 2):
+            Number of requests that run at the same time.
+        time_limit (`int`, *optional*, defaults to 60):
+            Maximum number of seconds per request.
+        cache_age (`int`, *optional*, defaults to 3600):
+            Number of seconds after which uploads and results are deleted.
+        kwargs (*optional*):
             Passed to Gradio's `launch`.
+
+    Returns:
+        `Any`: The result of Gradio's `launch`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.app import launch
+
+    >>> launch(["outputs/show_attend_tell_scenes"])  # doctest: +SKIP
+    ```
     """
     if any_model is None:
         any_model = is_loopback(host) and not share
@@ -225,7 +248,7 @@ def launch(
         names += [*find_checkpoints(), *CHECKPOINTS]
     demo = Demo(Checkpoints(names, any_model, trust_remote_code), images_dir, detector, concurrency, time_limit)
     blocks = build(demo, cache_age).queue(
-        api_open=False,  # a direct request would pass by the queue and its limits
+        api_open=False,  # direct requests would bypass the queue and its limits
         max_size=max_queue,
         default_concurrency_limit=concurrency,
     )

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""`python -m hf_vg.cli`, where the command `hf-vg` is not on the path."""
+"""Runs the command `hf-vg` as `python -m hf_vg.cli`."""
 
 import sys
 

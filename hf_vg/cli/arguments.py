@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What several commands share: arguments, and the files and models that they name."""
+"""Arguments that several commands share, and functions that read their files."""
 
 import argparse
 import json
@@ -28,35 +28,44 @@ from .output import UsageError, note
 
 
 def use_example_model(args: argparse.Namespace, name: str) -> None:
-    """Takes an example checkpoint if there is no `--model`, and says so."""
+    """Sets an example checkpoint if `--model` is missing, and prints a note."""
     if args.model is None:
         args.model = name
-        note(args, f"there is no --model: {name} is used, an example that knows only scenes of coloured shapes.")
+        note(args, f"no --model: using the example {name}, which knows only scenes of colored shapes.")
 
 
 def add_generation(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--prompt", help="what a model that chats is asked, or the first words of a caption")
-    command.add_argument("--num_beams", type=positive, help="beams; 1 is greedy (as the checkpoint says)")
-    command.add_argument("--batch_size", type=positive, default=8, help="images at a time (%(default)s)")
+    """Adds the arguments of text generation."""
+    command.add_argument("--prompt", help="the question to a chat model, or the first words of the caption")
+    command.add_argument(
+        "--num_beams", type=positive, help="number of beams; 1 is greedy (default: the checkpoint's setting)"
+    )
+    command.add_argument("--batch_size", type=positive, default=8, help="images per batch (default: %(default)s)")
 
 
 def add_regions(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments that choose the regions of an image."""
     regions = command.add_mutually_exclusive_group()
     regions.add_argument(
         "--boxes",
-        help="JSON of [left, top, right, bottom] in pixels: a list, or an object of lists by image (a 3 x 3 grid)",
+        help="JSON file with a list of [left, top, right, bottom] in pixels, or an object with one list per image "
+        "(default: a 3 x 3 grid)",
     )
-    regions.add_argument("--detector", help="an object-detection model of transformers that finds the regions")
-    command.add_argument("--threshold", type=share, default=0.2, help="lowest score of a detection (%(default)s)")
+    regions.add_argument("--detector", help="object-detection model of transformers that finds the regions")
+    command.add_argument(
+        "--threshold", type=share, default=0.2, help="lowest score of a detection (default: %(default)s)"
+    )
 
 
 def positive(text: str) -> int:
+    """Parses a whole number from 1 to 1,000,000."""
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1000000, got {text!r}")
     return int(text)
 
 
 def share(text: str) -> float:
+    """Parses a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -67,6 +76,7 @@ def share(text: str) -> float:
 
 
 def read_text(path: str) -> str:
+    """Reads a UTF-8 file that the user named. Raises a [`UsageError`] if it cannot be read."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError(f"{path} is not a regular file.")
     try:
@@ -75,11 +85,12 @@ def read_text(path: str) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8, at byte {error.start}.") from error
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name contains a NUL character
         raise UsageError(f"{path!r} cannot be read: {error}.") from error
 
 
 def read_json(path: str) -> Any:
+    """Reads a JSON file that the user named. Raises a [`UsageError`] if it cannot be parsed."""
     try:
         return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -87,13 +98,13 @@ def read_json(path: str) -> Any:
 
 
 def read_boxes(args: argparse.Namespace) -> Callable[[str], Any]:
-    """The function that gives the boxes of an image by its path. The file of `--boxes` is read once."""
+    """Reads the file of `--boxes` and returns a function from the path of an image to its boxes."""
     if args.boxes is None:
         known = {row["image"]: [obj["box"] for obj in row["objects"]] for row in scenes()} if args.examples else {}
         return known.get if args.detector is None else lambda path: None
     boxes = read_json(args.boxes)
     if not isinstance(boxes, dict | list):
-        raise UsageError(f"{args.boxes} must hold a list of boxes, or an object of such lists by image.")
+        raise UsageError(f"{args.boxes} must contain a list of boxes, or an object with one such list per image.")
 
     def boxes_of(path: str) -> Any:
         if isinstance(boxes, list):
@@ -107,5 +118,5 @@ def read_boxes(args: argparse.Namespace) -> Callable[[str], Any]:
 
 
 def detector_of(args: argparse.Namespace) -> Pipeline | None:
-    """The `pipeline("object-detection")` of `--detector`, if it is given."""
+    """Loads the `pipeline("object-detection")` of `--detector`, if there is one."""
     return None if args.detector is None else load_detector(args.detector, args.trust_remote_code)

@@ -23,7 +23,7 @@ from .inputs import ImageInputs
 from .output import say
 
 
-SUMMARY = "Write captions of images, by any captioner or model that chats about images"
+SUMMARY = "Caption images with any captioner or vision-language chat model"
 EXAMPLES = """\
   hf-vg caption --examples
   hf-vg caption dog.jpg cat.jpg --model outputs/show_attend_tell_scenes
@@ -32,11 +32,15 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--num_captions", type=positive, default=1, help="captions of each image, best first")
+    """Adds the arguments of `hf-vg caption`."""
+    command.add_argument(
+        "--num_captions", type=positive, default=1, help="captions per image, best first (default: %(default)s)"
+    )
     add_generation(command)
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Captions images."""
     paths = inputs.paths(args.images)
     if not paths:
         return

@@ -28,7 +28,7 @@ from .inputs import ImageInputs
 from .output import UsageError, say
 
 
-SUMMARY = "Score captions against those that people wrote"
+SUMMARY = "Score captions against human captions"
 EXAMPLES = """\
   hf-vg evaluate captions.jsonl --references Flickr8k.token.txt
   hf-vg caption photos/ --model outputs/show_attend_tell_scenes --json |
@@ -36,11 +36,13 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("captions", help="JSON lines as `hf-vg caption --json` writes them, or - for standard input")
+    """Adds the arguments of `hf-vg evaluate`."""
+    command.add_argument("captions", help="JSON lines from `hf-vg caption --json`, or - for standard input")
     command.add_argument(
         "--references",
         required=True,
-        help="NAME#0, a tab and a caption per line, as in Flickr8k.token.txt; or a .json object of lists",
+        help="a text file with lines NAME#0<tab>CAPTION, such as Flickr8k.token.txt, or a .json object with a list of "
+        "captions per image",
     )
     command.add_argument(
         "--metrics",
@@ -48,25 +50,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=["bleu", "rouge", "cider"],
         metavar="METRIC",
         help="any of bleu, bleu_no_bp, bleu_punctuation, rouge, cider, meteor, meteor_python, diversity "
-        "(bleu rouge cider)",
+        "(default: bleu rouge cider)",
     )
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Scores captions."""
     unknown = sorted(set(args.metrics) - set(METRICS))
     if unknown:
-        raise UsageError(f"There is no metric {unknown[0]!r}; there are {', '.join(METRICS)}.")
+        raise UsageError(f"unknown metric {unknown[0]!r}: choose from {', '.join(METRICS)}.")
     references = read_references(args.references)
     predictions = {}
     for number, record in read_lines(args.captions):
         if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in ("image", "caption")):
-            inputs.fail(f"{args.captions}:{number}", 'no object with an "image" and a "caption"')
+            inputs.fail(f"{args.captions}:{number}", 'expected an object with an "image" and a "caption"')
         else:
             predictions[os.path.basename(record["image"])] = record["caption"]
     if not predictions:
         raise UsageError(f"There are no captions in {args.captions!r}.")
     for name in sorted(predictions.keys() - references.keys()):
-        inputs.fail(name, f"there are no captions of this image in {args.references}")
+        inputs.fail(name, f"{args.references} has no captions for this image")
     names = [name for name in predictions if name in references]
     if not names:
         return
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def read_lines(path: str) -> Iterator[tuple[int, Any]]:
-    """JSON lines, of a file or of standard input."""
+    """Reads JSON lines from a file or from standard input."""
     if path == "-":
         try:
             text = sys.stdin.read()
@@ -97,12 +100,12 @@ def read_lines(path: str) -> Iterator[tuple[int, Any]]:
 
 
 def read_references(path: str) -> dict[str, list[str]]:
-    """By the image's file name: from Flickr's `NAME#0<tab>CAPTION`, or from a JSON object of lists."""
+    """Reads human captions, from lines `NAME#0<tab>CAPTION` or a JSON object of lists. Keys are image file names."""
     references: dict[str, list[str]] = {}
     if Path(path).suffix == ".json":
         captions = read_json(path)
         if not isinstance(captions, dict):
-            raise UsageError(f"{path} must be an object of image names and lists of captions.")
+            raise UsageError(f"{path} must contain an object with a list of captions per image.")
         for name, texts in captions.items():
             texts = [texts] if isinstance(texts, str) else texts
             if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
@@ -113,6 +116,6 @@ def read_references(path: str) -> dict[str, list[str]]:
         name, tab, text = line.partition("\t")
         if line.strip():
             if not tab:
-                raise UsageError(f"{path}:{number} is not NAME#0, a tab and a caption: {line[:60]!r}.")
+                raise UsageError(f"{path}:{number}: expected NAME#0<tab>CAPTION, found {line[:60]!r}.")
             references.setdefault(os.path.basename(name.split("#")[0]), []).append(text.strip())
     return references

@@ -35,7 +35,7 @@ from .inputs import ImageInputs
 from .output import UsageError, check_output, note, say
 
 
-SUMMARY = "Make an HTML file that shows where words look, or which captions were considered"
+SUMMARY = "Write an HTML page that shows where each word looks, or which captions a model considered"
 EXAMPLES = """\
   hf-vg explain --examples
   hf-vg explain photos/ --model outputs/show_attend_tell_scenes --output looks.html
@@ -47,19 +47,23 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--text", action="append", help="a text whose words look; may be given several times")
-    command.add_argument("--output", default="explanation.html", help="the file (%(default)s)")
+    """Adds the arguments of `hf-vg explain`."""
+    command.add_argument(
+        "--text", action="append", help="a text to explain, for models that read text; can be repeated"
+    )
+    command.add_argument("--output", default="explanation.html", help="the HTML file (default: %(default)s)")
     command.add_argument(
         "--deletion",
         action="store_true",
-        help="test the maps of a captioner: hide what they mark, and show how far the probability of each word falls; "
-        "about 80 more passes per image",
+        help="test the maps of a captioner: hide the marked regions and show how much the probability of each word "
+        "falls (about 80 more forward passes per image)",
     )
     add_regions(command)
     add_generation(command)
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Writes the HTML page."""
     check_output(args.output)
     paths = inputs.paths(args.images)
     if args.images and not paths:
@@ -70,23 +74,23 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
     architecture = next(iter(config.architectures or []), "")
     has_maps = config.model_type not in ("self_attn_grounded_encoder", "grounded_visual_bert", "vse_scnlm")
     if args.deletion and not has_maps:
-        raise UsageError(f"--deletion tests maps of images, and a {config.model_type} has none.")
+        raise UsageError(f"--deletion tests image maps, but a {config.model_type} has none.")
     if config.model_type == "self_attn_grounded_encoder":
         if not args.text or args.images:
-            raise UsageError("A sentence encoder explains sentences: give --text, and no images.")
+            raise UsageError("A sentence encoder explains sentences: pass --text and no images.")
         examples = of_sentences(args)
     elif config.model_type == "grounded_visual_bert":
         if not args.text or not args.images:
-            raise UsageError("A grounded_visual_bert explains what words see: give images and --text.")
+            raise UsageError("A grounded_visual_bert explains texts about images: pass images and --text.")
         examples = of_regions(args, inputs, paths)
     else:
         load_config(args.model, "captions", args.trust_remote_code)
         if args.text or not args.images:
-            raise UsageError("A captioner explains what it writes: give images, and no --text.")
+            raise UsageError("A captioner explains the captions that it writes: pass images and no --text.")
         is_scnlm = architecture == "VseScnlmForConditionalGeneration"
         examples = (of_candidates if is_scnlm else of_captions)(args, inputs, paths)
     if not examples:
-        inputs.fail(args.output, "not written, as there is nothing to show")
+        inputs.fail(args.output, "not written, because there is nothing to show")
         return
     save_html(examples, args.output)
     for example in examples:
@@ -101,14 +105,16 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
             if not args.json:
                 continue
         say(args, {key: value for key, value in record.items() if value is not None}, " ".join(example["words"]))
-    note(args, f"{len(examples)} explained in {printable(args.output)}: open it in a browser.")
+    note(args, f"wrote {len(examples)} explanations to {printable(args.output)}: open it in a browser.")
 
 
 def of_sentences(args: argparse.Namespace) -> list[dict]:
+    """Explains sentences: the attention of a sentence encoder."""
     return attention_of_sentences(*load_sentence_encoder(args.model, args.trust_remote_code), args.text)
 
 
 def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    """Explains texts about images: the regions that each word attends to."""
     boxes_of = read_boxes(args)
     model, processor = load_region_model(args.model, args.trust_remote_code)
     detector = detector_of(args)
@@ -125,8 +131,9 @@ def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) 
 
 
 def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    """Explains captions: a map for each word."""
     captioner = load_captioner(args.model, args.trust_remote_code)
-    family_of(captioner.model)  # refuses a model that cannot be explained before any image is read
+    family_of(captioner.model)  # raises an error for an unsupported model before any image is read
     settings = caption_settings(captioner, num_beams=args.num_beams, prompt=args.prompt)
 
     def write(images: list[Any]) -> Sequence[Any]:
@@ -137,10 +144,11 @@ def of_captions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str])
 
 
 def of_candidates(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) -> list[dict]:
+    """Explains captions of an SC-NLM: the captions that it considered."""
     if args.prompt:
-        raise UsageError("An SC-NLM explains whole captions that it considered: leave out --prompt.")
+        raise UsageError("An SC-NLM explains whole captions and takes no --prompt.")
     captioner = load_captioner(args.model, args.trust_remote_code)
-    caption_settings(captioner, num_beams=args.num_beams)  # refuses beams
+    caption_settings(captioner, num_beams=args.num_beams)  # raises an error for beams
 
     def write(images: list[Any]) -> Sequence[Any]:
         return candidate_examples(captioner, images)

@@ -34,14 +34,18 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--text", required=True, help="a caption, or the phrase alone")
-    command.add_argument("--phrase", help="the part of the text to look for")
-    command.add_argument("--top", type=positive, default=1, help="regions to show (%(default)s)")
-    command.add_argument("--output", default="grounded", help="folder for the images with boxes drawn (%(default)s)")
+    """Adds the arguments of `hf-vg ground`."""
+    command.add_argument("--text", required=True, help="a caption or a phrase")
+    command.add_argument("--phrase", help="the part of the text to find (default: the whole text)")
+    command.add_argument("--top", type=positive, default=1, help="number of regions to show (default: %(default)s)")
+    command.add_argument(
+        "--output", default="grounded", help="folder for the images with drawn boxes (default: %(default)s)"
+    )
     add_regions(command)
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Grounds a phrase in each image."""
     if args.phrase is not None and (not args.phrase.strip() or args.phrase not in args.text):
         raise UsageError(f"The phrase {args.phrase!r} is not in the text {args.text!r}.")
     if not args.text.strip():
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def output_file(folder: str, path: str, taken: set[str]) -> Path:
-    """A name of its own for the drawing of each image: `0.png` of two folders are two files."""
+    """Makes a unique file name for the drawing of an image: images in two folders may have the same name."""
     stem = "".join(c if c.isprintable() and c not in '/\\:*?"<>|' else "_" for c in Path(path).stem)[:100] or "image"
     name, number = stem, 2
     while name in taken:

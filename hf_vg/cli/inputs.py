@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The images that a command is given: files, folders, patterns and addresses."""
+"""The images of a command: files, folders, patterns and URLs."""
 
 import glob
 import os
@@ -31,11 +31,11 @@ from .output import emit, first_line
 
 class ImageInputs:
     r"""
-    Images as they are named on a command line, and a count of what failed.
+    Opens the images of a command line, and counts failures.
 
     Args:
         quiet (`bool`, *optional*, defaults to `False`):
-            Whether to show no progress. It is only shown in a terminal.
+            Whether to hide progress. It is only shown in a terminal.
     """
 
     def __init__(self, quiet: bool = False):
@@ -43,12 +43,21 @@ class ImageInputs:
         self.failures = 0
 
     def fail(self, name: str, problem: object) -> None:
-        """Counts a failure, and names it on standard error."""
+        """Counts a failure and prints it to standard error."""
         self.failures += 1
         emit(f"hf-vg: {printable(name)}: {first_line(problem)}", sys.stderr)
 
     def paths(self, patterns: Iterable[str]) -> list[str]:
-        """Files, all images of folders, matches of patterns, and addresses; each once, in order."""
+        """
+        Expands files, folders, patterns and URLs to a list of images, each once, in order.
+
+        Args:
+            patterns (`Iterable[str]`):
+                The arguments of the command.
+
+        Returns:
+            `list[str]`: Paths and URLs.
+        """
         found: dict[str, None] = {}
         for pattern in patterns:
             if pattern.startswith(("http://", "https://")) or os.path.isfile(pattern):
@@ -68,7 +77,18 @@ class ImageInputs:
         return list(found)
 
     def images(self, paths: Iterable[str], description: str) -> Iterator[tuple[str, Image.Image]]:
-        """Opens images one by one, and says which cannot be opened."""
+        """
+        Opens images one by one. Images that cannot be opened are reported and skipped.
+
+        Args:
+            paths (`Iterable[str]`):
+                Paths and URLs.
+            description (`str`):
+                Label of the progress bar.
+
+        Yields:
+            `tuple[str, PIL.Image.Image]`: The path and the image.
+        """
         hidden = self.quiet or not sys.stderr.isatty()
         for path in tqdm(paths, desc=description, unit="image", disable=hidden, leave=False, file=sys.stderr):
             try:
@@ -82,18 +102,21 @@ class ImageInputs:
         self, function: Callable[[list], Iterable], paths: Iterable[str], description: str, batch_size: int = 1
     ) -> Iterator[tuple[str, Image.Image, Any]]:
         r"""
-        Opens images, and applies a function to batches of them. If that fails, also for lack of memory, the images of
-        the batch are tried one by one: only those that fail by themselves are left out, and named.
+        Opens images and applies a function to batches of them. If a batch fails, for example because there is not
+        enough memory, its images are tried one by one. Images that still fail are reported and skipped.
 
         Args:
             function (`Callable`):
-                Takes a list of images, and returns as many results.
+                Takes a list of images and returns one result per image.
             paths (`Iterable[str]`):
-                Of [`paths`].
+                Paths and URLs.
             description (`str`):
-                What is written before the progress bar.
+                Label of the progress bar.
             batch_size (`int`, *optional*, defaults to 1):
-                Images per batch.
+                Number of images per batch.
+
+        Yields:
+            `tuple[str, PIL.Image.Image, Any]`: The path, the image and its result.
         """
         images = iter(self.images(paths, description))
         while batch := list(islice(images, batch_size)):
@@ -104,7 +127,7 @@ class ImageInputs:
     ) -> Iterator[tuple[str, Image.Image, Any]]:
         try:
             results = function([image for _, image in batch])
-        # torch reports a lack of memory as a RuntimeError.
+        # torch raises a RuntimeError if there is not enough memory.
         except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
             if len(batch) == 1:
                 self.fail(batch[0][0], error)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The command `hf-vg`: captions, explanations, search, grounding and scores from a terminal."""
+"""The program `hf-vg`: parses arguments, runs a command and returns its exit code."""
 
 import argparse
 import os
@@ -31,11 +31,10 @@ from .output import UsageError, first_line
 
 
 DESCRIPTION = """\
-Visually grounded language from a terminal.
+Visually grounded language on the command line.
 
-Results go to standard output, progress and problems to standard error.
-Exit codes: 0 all went well, 1 some inputs failed (each is named), 2 the command could not be carried out,
-130 it was interrupted."""
+Results go to standard output, progress and errors to standard error.
+Exit codes: 0 success, 1 some inputs failed (each is named), 2 the command failed, 130 interrupted."""
 
 EXAMPLES = """\
 examples:
@@ -48,9 +47,9 @@ examples:
   hf-vg evaluate captions.jsonl --references Flickr8k.token.txt
   hf-vg app
 
-`hf-vg COMMAND --help` tells more about each."""
+Run `hf-vg COMMAND --help` for the arguments of a command."""
 
-# Each module has a summary, examples, `add_arguments` and `run`. "+" takes images, and "*" may do without.
+# Each module has a summary, examples, `add_arguments` and `run`. "+": images are required; "*": images are optional.
 COMMANDS = {
     "caption": (captioning, "+"),
     "explain": (explain, "*"),
@@ -64,12 +63,13 @@ COMMANDS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Prints the error, and not the whole usage."""
+        """Prints the error without the usage."""
         print(f"{self.prog}: error: {first_line(message)} (`{self.prog} --help` shows all arguments)", file=sys.stderr)
         sys.exit(2)
 
 
 def parser() -> argparse.ArgumentParser:
+    """Builds the argument parser of all commands."""
     main_parser = _Parser(
         "hf-vg", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -87,25 +87,28 @@ def parser() -> argparse.ArgumentParser:
         if images is not None:
             given = command.add_mutually_exclusive_group(required=images == "+")
             given.add_argument(
-                "images", nargs="*", default=[], metavar="IMAGE", help="file, folder, pattern or address"
+                "images", nargs="*", default=[], metavar="IMAGE", help="image file, folder, pattern or URL"
             )
-            given.add_argument("--examples", action="store_true", help="take the example scenes that come with hf_vg")
+            given.add_argument("--examples", action="store_true", help="use the example scenes that come with hf_vg")
             command.add_argument(
                 "--model",
-                help="folder of a checkpoint, model on the Hub, or example that `hf-vg examples` lists (an example)",
+                help="a checkpoint folder, a model on the Hub, or an example from `hf-vg examples` (default: an "
+                "example)",
             )
         module.add_arguments(command)
         if name not in ("evaluate", "examples"):
-            command.add_argument("--trust_remote_code", action="store_true", help="run code that a checkpoint brings")
+            command.add_argument(
+                "--trust_remote_code", action="store_true", help="run code that comes with a checkpoint"
+            )
         if name != "app":
             command.add_argument("--json", action="store_true", help="write JSON lines")
-        command.add_argument("--quiet", action="store_true", help="show no progress, only results and problems")
+        command.add_argument("--quiet", action="store_true", help="show only results and errors, no progress")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return main_parser
 
 
 def hush(quiet: bool) -> None:
-    """Keeps what other libraries tell developers off the terminal; with `--quiet` or in a file, their bars too."""
+    """Hides warnings of other libraries, and with `--quiet` or outside of a terminal also their progress bars."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     if quiet or not sys.stderr.isatty():
@@ -114,7 +117,24 @@ def hush(quiet: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code."""
+    """
+    Runs a command.
+
+    Args:
+        argv (`Sequence[str]`, *optional*):
+            The arguments. Defaults to the command line.
+
+    Returns:
+        `int`: The exit code: 0 success, 1 some inputs failed, 2 the command failed, 130 interrupted.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.cli import main
+
+    >>> main(["search", "--examples", "--query", "a red circle", "--quiet"])  # doctest: +SKIP
+    ```
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that is not UTF-8 is no error
     args = parser().parse_args(argv)
@@ -126,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             hush(args.quiet)
         args.run(args, inputs)
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it closes the pipe.
+        # The reader of our output has exited. Python would raise the error again when it closes the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -134,16 +154,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        # It imports datasets, which takes a second.
+        # Imported here because it imports datasets, which takes a second.
         from ..errors import USER_ERRORS, error_message
 
-        # What a user can cause says what is wrong. Anything else is named with its class.
+        # Messages of user errors are complete. Other errors get the name of their class.
         known = isinstance(error, (UsageError, *USER_ERRORS))
         kind = "" if known else f"{type(error).__name__}: "
         print(f"hf-vg: error: {kind}{first_line(error_message(error))}", file=sys.stderr)
         if not known:
-            print("hf-vg: --debug shows where it happened.", file=sys.stderr)
+            print("hf-vg: use --debug to see the traceback.", file=sys.stderr)
         return 2
     if inputs.failures:
-        print(f"hf-vg: {inputs.failures} failed.", file=sys.stderr)
+        print(f"hf-vg: {inputs.failures} inputs failed.", file=sys.stderr)
     return 1 if inputs.failures else 0

@@ -24,7 +24,7 @@ from .inputs import ImageInputs
 from .output import UsageError, say
 
 
-SUMMARY = "Find images by a sentence, by an image, or by sums of them"
+SUMMARY = "Find images with a sentence, an image, or sums and differences of them"
 EXAMPLES = """\
   hf-vg search --examples --query "a red circle" --minus red --plus blue
   hf-vg search photos/ --model openai/clip-vit-base-patch32 --query "a dog on a beach"
@@ -35,25 +35,29 @@ ADDRESSES = ("http://", "https://")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--query", help="the sentence to begin with")
-    command.add_argument("--image", help="the image to begin with")
-    command.add_argument("--plus", action="append", default=[], metavar="TEXT", help="words to add")
-    command.add_argument("--minus", action="append", default=[], metavar="TEXT", help="words to take away")
-    command.add_argument("--top", type=positive, default=5, help="images to show (%(default)s)")
-    command.add_argument("--batch_size", type=positive, default=16, help="images at a time (%(default)s)")
-    command.add_argument("--index", help="folder that keeps the vectors of images (in the Hugging Face cache)")
+    """Adds the arguments of `hf-vg search`."""
+    command.add_argument("--query", help="the sentence to start with")
+    command.add_argument("--image", help="the image to start with")
+    command.add_argument("--plus", action="append", default=[], metavar="TEXT", help="words to add; can be repeated")
+    command.add_argument(
+        "--minus", action="append", default=[], metavar="TEXT", help="words to subtract; can be repeated"
+    )
+    command.add_argument("--top", type=positive, default=5, help="number of images to show (default: %(default)s)")
+    command.add_argument("--batch_size", type=positive, default=16, help="images per batch (default: %(default)s)")
+    command.add_argument("--index", help="folder for the image vectors (default: a folder in the Hugging Face cache)")
     elsewhere = command.add_mutually_exclusive_group()
     elsewhere.add_argument(
-        "--faiss", action="store_true", help="search a FAISS index: faster with millions of images, and not exact"
+        "--faiss", action="store_true", help="use an approximate FAISS index: faster for millions of images"
     )
     elsewhere.add_argument(
-        "--qdrant", metavar="URL", help="keep the vectors in this Qdrant database, or in a folder, and search there"
+        "--qdrant", metavar="URL", help="store and search the vectors in a Qdrant database or a local Qdrant folder"
     )
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Searches the images."""
     if (args.query is None) == (args.image is None):
-        raise UsageError("Give one of --query and --image to begin with.")
+        raise UsageError("Pass either --query or --image to start with.")
     texts = [*([args.query] if args.query is not None else []), *args.plus, *args.minus]
     if not all(text.strip() for text in texts):
         raise UsageError("A text of --query, --plus or --minus is empty.")
@@ -74,7 +78,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
         store.add(path, vector)
     store.save()
     hits = _search(args, store, query.vector, files)
-    # Who knows what an address leads to next time: its vector is not kept.
+    # Vectors of URLs are not stored, because the image may change.
     addresses = [path for path in paths if path.startswith(ADDRESSES)]
     for path, _, vector in inputs.results(space.encode_images, addresses, "Encoding", args.batch_size):
         hits += [(path, hit["score"]) for hit in space.search(query, vector[None])]

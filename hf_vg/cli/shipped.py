@@ -27,10 +27,11 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    pass
+    """Adds the arguments of `hf-vg examples`: there are none."""
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Lists the examples."""
     for name, does in CHECKPOINTS.items():
         say(args, {"model": name, "does": does, "folder": checkpoint(name)}, "--model", name, does, checkpoint(name))
     for row in scenes():

@@ -20,7 +20,7 @@ from .inputs import ImageInputs
 from .output import UsageError
 
 
-SUMMARY = "Open the web demo"
+SUMMARY = "Start the web app"
 EXAMPLES = """\
   hf-vg app
   hf-vg app --model outputs/show_attend_tell_scenes --images photos/ --port 8000
@@ -28,33 +28,41 @@ EXAMPLES = """\
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `hf-vg app`."""
     command.add_argument(
         "--model",
         action="append",
-        help="a checkpoint to offer, also an example by its name; may be given several times",
+        help="a checkpoint or example to offer; can be repeated",
     )
-    command.add_argument("--images", help="folder of images to pick from and to search; scenes by default")
-    command.add_argument("--detector", help="an object-detection model that finds the regions of images")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    command.add_argument("--port", type=port, default=7860, help="port to listen on (%(default)s)")
-    command.add_argument("--share", action="store_true", help="ask Gradio for a public address")
+    command.add_argument("--images", help="folder of images to pick and search (default: scenes)")
+    command.add_argument("--detector", help="object-detection model that finds the regions of images")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    command.add_argument("--port", type=port, default=7860, help="port to listen on (default: %(default)s)")
+    command.add_argument("--share", action="store_true", help="create a public Gradio link")
     command.add_argument(
         "--any_model",
         action="store_true",
-        help="let visitors name any checkpoint; by default they can only on 127.0.0.1, and without --share",
+        help="let visitors enter any checkpoint (default: only on 127.0.0.1 and without --share)",
     )
-    command.add_argument("--max_file_size", default="20mb", help="largest upload (%(default)s)")
-    command.add_argument("--max_queue", type=positive, default=64, help="requests that may wait (%(default)s)")
-    command.add_argument("--concurrency", type=positive, default=2, help="requests at a time (%(default)s)")
-    command.add_argument("--cache_age", type=positive, default=3600, help="seconds to keep files (%(default)s)")
-    command.add_argument("--time_limit", type=positive, default=60, help="seconds per request (%(default)s)")
+    command.add_argument("--max_file_size", default="20mb", help="maximum size of an upload (default: %(default)s)")
+    command.add_argument(
+        "--max_queue", type=positive, default=64, help="maximum number of waiting requests (default: %(default)s)"
+    )
+    command.add_argument(
+        "--concurrency", type=positive, default=2, help="requests at the same time (default: %(default)s)"
+    )
+    command.add_argument(
+        "--cache_age", type=positive, default=3600, help="seconds to keep files (default: %(default)s)"
+    )
+    command.add_argument("--time_limit", type=positive, default=60, help="seconds per request (default: %(default)s)")
 
 
 def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
+    """Starts the web app."""
     try:
         from ..app import launch
     except ImportError as error:
-        raise UsageError(f"The web demo needs Gradio: `pip install hf-vg[demo]`. ({error})") from error
+        raise UsageError(f"The web app needs Gradio: `pip install hf-vg[demo]`. ({error})") from error
     launch(
         args.model,
         args.images,
@@ -74,6 +82,7 @@ def run(args: argparse.Namespace, inputs: ImageInputs) -> None:
 
 
 def port(text: str) -> int:
+    """Parses a port number."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
     return int(text)

@@ -12,9 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Caption metrics with the numbers of the COCO caption evaluation, in plain Python and numpy.
+"""Caption metrics of the COCO caption evaluation, in Python and numpy.
 
-On the same tokens BLEU, ROUGE-L and CIDEr-D equal `pycocoevalcap`; [`ptb_tokenize`] stands in for its Java tokenizer.
+On the same tokens, BLEU, ROUGE-L and CIDEr-D equal `pycocoevalcap`. [`ptb_tokenize`] replaces its Java tokenizer.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 METRICS = ("bleu", "bleu_no_bp", "bleu_punctuation", "rouge", "cider", "meteor", "meteor_python", "diversity")
-OF_A_SET = ("bleu_punctuation", "diversity")  # and not of each caption
+OF_A_SET = ("bleu_punctuation", "diversity")  # not defined for a single caption
 
-# The COCO evaluation keeps BLEU finite with these two; equal numbers need equal constants.
+# The COCO evaluation uses these constants to keep BLEU finite. Equal scores need equal constants.
 BLEU_TINY, BLEU_SMALL = 1e-15, 1e-9
 ROUGE_BETA = 1.2
 CIDER_SIGMA = 6.0
@@ -55,40 +55,50 @@ def caption_metrics(
     tokenize: Tokenize = ptb_tokenize,
 ) -> dict[str, float]:
     """
-    Scores one caption per image against that image's references, over the whole set.
+    Scores the captions of a set of images: one predicted caption per image, against the image's references.
 
     Args:
         predictions (`list[str]`):
             One caption per image. An empty caption scores 0.
         references (`list[list[str]]`):
-            The captions people wrote, at least one per image.
+            The human captions, at least one per image.
         metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
-            Any of
+            Any of these:
 
             - `"bleu"`: corpus BLEU-1 to BLEU-4 with the closest reference length, `bleu1` to `bleu4`.
-            - `"bleu_no_bp"`: the same without brevity penalty, as many papers up to about 2015 report it,
+            - `"bleu_no_bp"`: BLEU without the brevity penalty, as many papers before about 2015 report it,
               `bleu1_no_bp` to `bleu4_no_bp`.
-            - `"bleu_punctuation"`: with punctuation as words, see [`bleu_punctuation`].
+            - `"bleu_punctuation"`: BLEU with punctuation as words, see [`bleu_punctuation`].
             - `"rouge"`: `rouge_l`, the F-measure (beta 1.2) of the best recall and the best precision over the
               references.
-            - `"cider"`: `cider_d` is what `pycocoevalcap` and nearly all papers call CIDEr. Counts are clipped at the
-              reference's, and a difference in length is penalised (sigma 6). `cider` is the plain variant, the mean
-              cosine of the TF-IDF vectors of the 1- to 4-grams, with neither. Both have the factor 10 of their
-              authors' code, and neither stems words.
-            - `"meteor"`: METEOR 1.5 by its authors' Java program, where Java and `pycocoevalcap` are installed.
-              Elsewhere this gives `"meteor_python"`.
-            - `"meteor_python"`: the same formula without the paraphrase stage. Its scores are not comparable with
-              `meteor`.
-            - `"diversity"`: `distinct1` to `distinct4` (distinct n-grams over all n-grams predicted), `vocabulary`
-              (number of distinct words predicted), `vocabulary_use` (share of the references' distinct words that are
-              predicted), `length` and `reference_length` (mean number of words).
+            - `"cider"`: `cider_d` is the score that `pycocoevalcap` and nearly all papers call CIDEr. It clips counts
+              at the reference's counts and penalizes differences in length (sigma 6). `cider` is the plain variant
+              without either: the mean cosine of the TF-IDF vectors of the 1- to 4-grams. Both are multiplied by 10, as
+              in the authors' code, and do not stem words.
+            - `"meteor"`: METEOR 1.5 with its authors' Java program. It needs Java and `pycocoevalcap`; without them,
+              you get `"meteor_python"`.
+            - `"meteor_python"`: the same formula without paraphrases. Do not compare its scores with `meteor`.
+            - `"diversity"`: `distinct1` to `distinct4` (distinct n-grams divided by all predicted n-grams),
+              `vocabulary` (number of distinct predicted words), `vocabulary_use` (share of the references' distinct
+              words that are predicted), `length` and `reference_length` (mean number of words).
         df (`DocumentFrequencies`, *optional*):
-            Corpus statistics for CIDEr, from [`document_frequencies`]. Counted on `references` when not given.
+            Corpus statistics for CIDEr, from [`document_frequencies`]. By default they are counted on `references`.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
-            Splits a caption into words. Pass `str.split` for captions that are tokenized already.
+            Splits a caption into words. Pass `str.split` for captions that are already tokenized.
 
     Returns:
-        `dict[str, float]`: Fractions from 0 to 1 (CIDEr: 0 to 10), as `pycocoevalcap` gives them.
+        `dict[str, float]`: Scores from 0 to 1 (CIDEr: 0 to 10), as in `pycocoevalcap`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import caption_metrics
+
+    >>> predictions = ["a dog runs on the grass", "a red car"]
+    >>> references = [["a dog runs on grass", "a brown dog on the grass"], ["a red car", "the car is red"]]
+    >>> {name: round(score, 3) for name, score in caption_metrics(predictions, references).items()}
+    {'bleu1': 1.0, 'bleu2': 1.0, 'bleu3': 0.928, 'bleu4': 0.719, 'rouge_l': 0.962, 'cider_d': 4.891, 'cider': 4.921}
+    ```
     """
     metrics = _check_metrics(metrics, METRICS)
     corpus = make_corpus(predictions, references, tokenize)
@@ -109,9 +119,34 @@ def caption_scores(
     tokenize: Tokenize = ptb_tokenize,
 ) -> dict[str, np.ndarray]:
     """
-    The scores of each caption by itself, under the names of [`caption_metrics`]: to sort captions from best to worst,
-    or to test a difference for significance. Takes the same arguments, but for `"diversity"` and
-    `"bleu_punctuation"`, which only a set has.
+    Scores each caption separately, for example to sort captions from best to worst or to test a difference for
+    significance.
+
+    Args:
+        predictions (`list[str]`):
+            One caption per image.
+        references (`list[list[str]]`):
+            The human captions, at least one per image.
+        metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
+            Metrics of [`caption_metrics`], except `"diversity"` and `"bleu_punctuation"`, which are not defined for a
+            single caption.
+        df (`DocumentFrequencies`, *optional*):
+            Corpus statistics for CIDEr, see [`caption_metrics`].
+        tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
+            Splits a caption into words.
+
+    Returns:
+        `dict[str, np.ndarray]`: One score per image, under the names of [`caption_metrics`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import caption_scores
+
+    >>> scores = caption_scores(["a red car", "a dog"], [["a red car"], ["the cat", "a cat"]], metrics=["bleu"])
+    >>> scores["bleu1"].round(3).tolist()
+    [1.0, 0.5]
+    ```
     """
     metrics = _check_metrics(metrics, tuple(name for name in METRICS if name not in OF_A_SET))
     corpus = make_corpus(predictions, references, tokenize)
@@ -123,11 +158,20 @@ def caption_scores(
 
 def bleu_punctuation(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """
-    BLEU with punctuation as words and without brevity penalty: `bleu1_punctuation` .. `bleu4_punctuation`. Captions
-    and references are treated alike: split at spaces, in lower case, and with a full stop at the end where none
-    stands. It is near to how the authors of Show, Attend and Tell count, whose reference files keep full stops and
-    commas, but not equal: these keep capitals, and one in ten has no full stop. Do not compare it with scores of the
-    usual tokenization, which are several points lower for the same captions.
+    Computes BLEU with punctuation as words and without brevity penalty. Captions and references are made lower case,
+    split at spaces, and get a final period if they have none. This is close to the evaluation of the authors of Show,
+    Attend and Tell, whose reference files keep periods and commas, but it is not equal: their files also keep
+    capitals, and one caption in ten has no period. Do not compare these scores with those of the usual tokenization,
+    which are several points lower for the same captions.
+
+    Args:
+        predictions (`list[str]`):
+            One caption per image.
+        references (`list[list[str]]`):
+            The human captions, at least one per image.
+
+    Returns:
+        `dict[str, float]`: `bleu1_punctuation` to `bleu4_punctuation`.
     """
     _check_captions(predictions, references)
     corpus = make_corpus(
@@ -140,7 +184,7 @@ def bleu_punctuation(predictions: Sequence[str], references: Sequence[Sequence[s
 
 
 def _with_full_stop(caption: str) -> str:
-    """The caption in lower case, its last mark a word of its own. An empty caption stays empty."""
+    """Makes a caption lower case and separates or adds its final period. An empty caption stays empty."""
     caption = caption.lower().rstrip()
     if not caption:
         return caption
@@ -151,7 +195,7 @@ def _with_full_stop(caption: str) -> str:
 @dataclass(frozen=True)
 class DocumentFrequencies:
     """
-    In how many images' references each n-gram of a corpus stands: the statistics that CIDEr weighs n-grams by.
+    The document frequencies of n-grams, with which CIDEr weights n-grams. Make them with [`document_frequencies`].
 
     Args:
         counts (`dict[tuple[str, ...], int]`):
@@ -168,13 +212,26 @@ def document_frequencies(
     references: Sequence[Sequence[str]], tokenize: Tokenize = ptb_tokenize
 ) -> DocumentFrequencies:
     """
-    Counts a corpus once, so that small sets can be scored with its statistics.
+    Counts the n-grams of a corpus, so that you can score small sets of captions with its statistics.
 
     Args:
         references (`list[list[str]]`):
             The captions of each image of the corpus.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
-            Splits a caption into words, as the scored captions will be.
+            Splits a caption into words. Use the same function to score captions.
+
+    Returns:
+        [`DocumentFrequencies`]: The statistics, for the argument `df` of [`caption_metrics`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import document_frequencies
+
+    >>> df = document_frequencies([["a dog", "the dog"], ["a cat"]])
+    >>> df.counts[("a",)], df.counts[("a", "dog")], df.num_images
+    (2, 1, 2)
+    ```
     """
     _check_references(references)
     counts: Counter[Ngram] = Counter()
@@ -191,22 +248,40 @@ def make_compute_metrics(
     df: DocumentFrequencies | None = None,
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
     """
-    Builds the `compute_metrics` of a `Seq2SeqTrainer` that runs with `predict_with_generate=True`.
+    Makes the `compute_metrics` function of a `Seq2SeqTrainer` with `predict_with_generate=True`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`):
-            Turns the generated ids into captions.
+            Decodes the generated ids.
         references (`list[list[str]]`):
-            The captions of each row of the evaluation dataset, in its order.
+            The captions of each row of the evaluation dataset, in the same order.
         metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider")`):
-            As in [`caption_metrics`].
+            The metrics, see [`caption_metrics`].
         df (`DocumentFrequencies`, *optional*):
-            As in [`caption_metrics`].
+            Corpus statistics for CIDEr, see [`caption_metrics`].
+
+    Returns:
+        `Callable[[EvalPrediction], dict[str, float]]`: The function.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from transformers import EvalPrediction
+    >>> from hf_vg.data import train_word_tokenizer
+    >>> from hf_vg.evaluation import make_compute_metrics
+
+    >>> tokenizer = train_word_tokenizer(["a dog runs"])
+    >>> compute_metrics = make_compute_metrics(tokenizer, [["a dog runs"]], metrics=["bleu"])
+    >>> ids = np.array(tokenizer(["a dog runs"])["input_ids"])
+    >>> round(compute_metrics(EvalPrediction(ids, None))["bleu1"], 3)
+    1.0
+    ```
     """
     metrics = _check_metrics(metrics, METRICS)
     _check_references(references)
     if tokenizer.pad_token_id is None:
-        raise ValueError("the tokenizer has no padding token; set `tokenizer.pad_token`.")
+        raise ValueError("the tokenizer has no padding token: set `tokenizer.pad_token`.")
 
     def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
         ids = np.asarray(prediction.predictions)
@@ -215,7 +290,7 @@ def make_compute_metrics(
                 f"caption metrics need generated token ids of shape (captions, length), got {ids.dtype} of shape "
                 f"{ids.shape}: set `predict_with_generate=True`."
             )
-        # The Trainer pads batches of different lengths with -100, which is no token.
+        # Trainer pads batches of different lengths with -100, which cannot be decoded.
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
         captions = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return caption_metrics(captions, references, metrics, df)
@@ -224,7 +299,7 @@ def make_compute_metrics(
 
 
 def make_corpus(predictions: Sequence[str], references: Sequence[Sequence[str]], tokenize: Tokenize) -> CaptionCorpus:
-    """Checks captions and splits them into words, once for all metrics."""
+    """Checks the captions and splits them into words, once for all metrics."""
     _check_captions(predictions, references)
     return CaptionCorpus(
         [tokenize(caption) for caption in predictions],
@@ -235,7 +310,7 @@ def make_corpus(predictions: Sequence[str], references: Sequence[Sequence[str]],
 def _score(
     corpus: CaptionCorpus, metric: str, df: DocumentFrequencies | None
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """The metric over the set, and for each caption."""
+    """Returns the metric for the set and for each caption."""
     if metric == "bleu":
         return _bleu(corpus, brevity_penalty=True)
     if metric == "bleu_no_bp":
@@ -264,11 +339,18 @@ def _bleu(corpus: CaptionCorpus, brevity_penalty: bool) -> tuple[dict[str, float
 
 def bleu_statistics(corpus: CaptionCorpus) -> np.ndarray:
     """
-    What BLEU of any set of images is computed from when it is summed over them, of shape `(10, images)`: n-grams that
-    the references have, for n = 1 to 4; n-grams predicted, likewise; words predicted; the closest reference's words.
+    Computes the statistics of BLEU for each image. Summed over a set of images, they give the BLEU of the set.
+
+    Args:
+        corpus ([`CaptionCorpus`]):
+            The captions.
+
+    Returns:
+        `np.ndarray` of shape `(10, images)`: Matching n-grams for n = 1 to 4, predicted n-grams for n = 1 to 4,
+        predicted words, and words of the reference with the closest length.
     """
     length = corpus.lengths[corpus.prediction]
-    # Smallest difference in length wins, then the shorter reference: the order of difference * big + length.
+    # The reference with the smallest difference in length, and of these the shorter one.
     big = corpus.lengths.max() + 1
     difference = np.abs(corpus.lengths - length[corpus.image])
     key = np.where(corpus.is_reference, difference * big + corpus.lengths, big * big)
@@ -279,13 +361,24 @@ def bleu_statistics(corpus: CaptionCorpus) -> np.ndarray:
 
 
 def _clipped_matches(counts: NgramCounts, num_images: int) -> np.ndarray:
-    """For each image, the n-grams of the prediction that its references have, each at most as often as one of them."""
+    """Counts the n-grams of each prediction that are in a reference, clipped at the largest count in a reference."""
     matches = np.minimum(counts.predicted(), counts.most_in_a_reference())
     return np.bincount(counts.group_image, weights=matches, minlength=num_images)
 
 
 def bleu_from_statistics(statistics: np.ndarray, brevity_penalty: bool = True) -> np.ndarray:
-    """BLEU-1 to BLEU-4, of shape `(4, sets)`, of sums of [`bleu_statistics`] of shape `(10, sets)`."""
+    """
+    Computes BLEU-1 to BLEU-4 from sums of [`bleu_statistics`].
+
+    Args:
+        statistics (`np.ndarray` of shape `(10, sets)`):
+            The summed statistics of each set.
+        brevity_penalty (`bool`, *optional*, defaults to `True`):
+            Whether to apply the brevity penalty.
+
+    Returns:
+        `np.ndarray` of shape `(4, sets)`: The scores.
+    """
     correct, guessed, (length, reference_length) = statistics[:4], statistics[4:8], statistics[8:]
     precision = (correct + BLEU_TINY) / (guessed + BLEU_SMALL)
     scores = np.cumprod(precision, axis=0) ** (1 / np.array(ORDERS)[:, None])
@@ -307,7 +400,7 @@ def _rouge_l(corpus: CaptionCorpus) -> tuple[dict[str, float], dict[str, np.ndar
 
 
 def _common_subsequences(words: list[str], others: list[list[str]]) -> list[int]:
-    """Lengths of the longest common subsequences, by the bit-parallel recurrence of Hyyro (2004)."""
+    """Computes lengths of longest common subsequences with the bit-parallel recurrence of Hyyro (2004)."""
     positions: dict[str, int] = {}
     for index, word in enumerate(words):
         positions[word] = positions.get(word, 0) | 1 << index
@@ -325,11 +418,11 @@ def _common_subsequences(words: list[str], others: list[list[str]]) -> list[int]
 
 def _cider(corpus: CaptionCorpus, df: DocumentFrequencies | None) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     if df is not None and not isinstance(df, DocumentFrequencies):
-        raise TypeError(f"`df` is {type(df).__name__}; make it with `document_frequencies(references)`.")
+        raise TypeError(f"`df` is {type(df).__name__}: make it with `document_frequencies(references)`.")
     if df is None and corpus.num_images == 1:
         logger.warning(
-            "CIDEr of a single image is 0, whatever its captions, since every n-gram is in every image: pass the "
-            "document frequencies of a larger corpus as `df`."
+            "CIDEr of a single image is always 0, because every n-gram is in every image: pass the document "
+            "frequencies of a larger corpus as `df`."
         )
     log_images = np.log(float(df.num_images if df is not None else corpus.num_images))
     num_sentences = len(corpus.lengths)
@@ -348,7 +441,7 @@ def _cider(corpus: CaptionCorpus, df: DocumentFrequencies | None) -> tuple[dict[
         both[both == 0] = 1.0
         for total, product in ((plain, predicted * weight), (clipped, np.minimum(predicted, weight) * weight)):
             total += np.bincount(counts.sentence, weights=product, minlength=num_sentences) / both
-    # The length CIDEr-D compares is the number of bigrams.
+    # CIDEr-D uses the number of bigrams as the length.
     bigrams = np.maximum(corpus.lengths - 1, 0)
     clipped *= np.exp(-((bigrams - bigrams[prediction]) ** 2) / (2 * CIDER_SIGMA**2))
     per_caption = {}
@@ -362,8 +455,8 @@ def _meteor(corpus: CaptionCorpus, prefer_java: bool) -> tuple[dict[str, float],
     java = prefer_java and meteor_java_available()
     if prefer_java and not java:
         logger.warning_once(
-            "METEOR 1.5 needs Java and `pip install pycocoevalcap`. Giving `meteor_python` in place of `meteor`: it "
-            "leaves out paraphrases, and its scores are not comparable with published ones."
+            "METEOR 1.5 needs Java and `pip install pycocoevalcap`. Computing `meteor_python` instead of `meteor`: it "
+            "has no paraphrases, so its scores are not comparable with published ones."
         )
     name, score = ("meteor", meteor_java) if java else ("meteor_python", meteor_python)
     total, per_caption = score(corpus.predictions, corpus.references)
@@ -396,11 +489,11 @@ def _check_metrics(metrics: Iterable[str], allowed: tuple[str, ...]) -> tuple[st
 
 def _check_captions(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if isinstance(predictions, str):
-        raise TypeError("`predictions` is one string; it must be a list with one caption per image.")
+        raise TypeError("`predictions` is a string: it must be a list with one caption per image.")
     if len(predictions) != len(references):
         raise ValueError(
-            f"there are {len(predictions)} predictions but {len(references)} lists of references; "
-            "each image needs one of both."
+            f"there are {len(predictions)} predictions but {len(references)} lists of references: "
+            "each image needs one of each."
         )
     for index, caption in enumerate(predictions):
         if not isinstance(caption, str):
@@ -413,9 +506,9 @@ def _check_references(references: Sequence[Sequence[str]]) -> None:
         raise ValueError("there are no captions to score: `references` is empty.")
     for index, captions in enumerate(references):
         if isinstance(captions, str):
-            raise TypeError(f"references[{index}] is one string; it must be a list of captions.")
+            raise TypeError(f"references[{index}] is a string: it must be a list of captions.")
         if len(captions) == 0:
-            raise ValueError(f"references[{index}] is empty; every image needs at least one reference caption.")
+            raise ValueError(f"references[{index}] is empty: every image needs at least one reference caption.")
         for number, caption in enumerate(captions):
             if not isinstance(caption, str):
                 raise TypeError(f"references[{index}][{number}] is {type(caption).__name__}, not str.")

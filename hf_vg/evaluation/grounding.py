@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How well attention over an image agrees with the boxes of what is named."""
+"""Grounding metrics: do attention maps agree with the boxes of the objects that words name?"""
 
 from collections.abc import Sequence
 
@@ -25,22 +25,31 @@ def box_mask(
     boxes: Sequence[Sequence[float]] | np.ndarray, image_size: tuple[float, float], grid: tuple[int, int]
 ) -> np.ndarray:
     r"""
-    Which cells of a grid over the image have their centre in a box.
+    Finds the cells of a grid over the image whose center is in a box.
 
     Args:
         boxes (`Sequence` of `(left, top, right, bottom)`):
             Boxes in pixels.
         image_size (`tuple[float, float]`):
-            Width and height of the image the boxes belong to, as `PIL.Image.size` gives them.
+            Width and height of the image, as in `PIL.Image.size`.
         grid (`tuple[int, int]`):
             Rows and columns of the grid.
 
     Returns:
         `np.ndarray` of shape `grid`: `True` in the union of the boxes.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation.grounding import box_mask
+
+    >>> box_mask([[0, 0, 32, 32]], image_size=(64, 64), grid=(2, 2)).tolist()
+    [[True, False], [False, False]]
+    ```
     """
     boxes = np.asarray(boxes, dtype=np.float64)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or not len(boxes):
-        raise ValueError(f"`boxes` must be one or more of (left, top, right, bottom), got shape {boxes.shape}.")
+        raise ValueError(f"`boxes` must be a list of (left, top, right, bottom), got shape {boxes.shape}.")
     ys, xs = ((np.arange(cells) + 0.5) * side / cells for cells, side in zip(grid, reversed(image_size), strict=True))
     left, top, right, bottom = boxes.T[:, :, None]
     rows = (top <= ys) & (ys <= bottom)  # (boxes, rows)
@@ -52,20 +61,32 @@ def attention_mass(
     attention: np.ndarray, boxes: Sequence[Sequence[float]] | np.ndarray, image_size: tuple[float, float]
 ) -> np.ndarray:
     r"""
-    The share of attention that lies in each box, every cell of the map being spread evenly over its area.
+    Computes the share of attention in each box. The weight of a cell is spread evenly over its area.
 
     Args:
         attention (`np.ndarray` of shape `(height, width)`):
-            Weights of the cells, of any sum.
-        boxes (`Sequence` of `(left, top, right, bottom)`), image_size (`tuple[float, float]`):
-            As for [`box_mask`].
+            Weights of the cells. They need not sum to 1.
+        boxes (`Sequence` of `(left, top, right, bottom)`):
+            Boxes in pixels.
+        image_size (`tuple[float, float]`):
+            Width and height of the image.
 
     Returns:
-        `np.ndarray` of shape `(boxes,)`.
+        `np.ndarray` of shape `(boxes,)`: Shares from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation.grounding import attention_mass
+
+    >>> attention_mass(np.array([[0.7, 0.1], [0.1, 0.1]]), [[0, 0, 32, 32]], image_size=(64, 64)).round(3).tolist()
+    [0.7]
+    ```
     """
     attention = np.asarray(attention, dtype=np.float64)
     boxes = np.asarray(boxes, dtype=np.float64)
-    # The attention above and to the left of a corner is linear within a cell, so four corners give a box's share.
+    # The attention above and to the left of a corner is linear within a cell, so four corners give the share of a box.
     cumulative = np.pad(attention.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = attention.shape
 
@@ -86,7 +107,28 @@ def attention_mass(
 
 
 def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """Average precision of ranking by `scores`; ties share the precision of all that are tied."""
+    """
+    Computes the average precision of a ranking by scores. Tied items share the precision of the whole tie.
+
+    Args:
+        scores (`np.ndarray`):
+            One score per item.
+        relevant (`np.ndarray` of the same shape):
+            Whether each item is relevant.
+
+    Returns:
+        `float`: The average precision, from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation.grounding import average_precision
+
+    >>> average_precision(np.array([0.9, 0.5, 0.1]), np.array([False, True, False]))
+    0.5
+    ```
+    """
     scores, relevant = np.ravel(scores), np.ravel(relevant)
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], relevant[order].cumsum()
@@ -101,26 +143,38 @@ def grounding_metrics(
     image_sizes: Sequence[tuple[float, float]],
 ) -> dict[str, float]:
     r"""
-    Judges maps of words, or of phrases, by the boxes of what these name.
+    Scores the maps of words or phrases against the boxes of the objects that they name.
 
     Args:
         maps (`Sequence[np.ndarray]` of shape `(height, width)`):
             One map per word.
         boxes (`Sequence` of lists of `(left, top, right, bottom)`):
-            For each word the boxes of what it names, in pixels. Any of them is right.
+            The boxes of each word's objects, in pixels. Any of them is correct.
         image_sizes (`Sequence[tuple[float, float]]`):
-            For each word, width and height of its image.
+            Width and height of the image of each word.
 
     Returns:
-        `dict[str, float]`: means over words.
+        `dict[str, float]`: Means over words.
 
-        - **pointing** -- the pointing game: whether the peak of the map, the centre of its largest cell, is in a box.
-          Equal largest cells count by the share of them that is in a box.
-        - **mass** -- the share of attention in the boxes; where these overlap the largest box counts.
-        - **average_precision** -- of the attention as a score of the cells whose centre is in a box.
-        - **pointing_center**, **pointing_random** -- the pointing game of always pointing at the centre of the image,
-          and of pointing at any cell by chance.
-        - **words** -- how many there were.
+        - **pointing** -- the pointing game: is the peak of the map, the center of its largest cell, in a box? If
+          several cells are the largest, the share of them in a box counts.
+        - **mass** -- the share of attention in the boxes. If boxes overlap, the box with the most attention counts.
+        - **average_precision** -- the average precision of the attention in finding the cells in a box.
+        - **pointing_center**, **pointing_random** -- baselines of the pointing game: always the center of the image,
+          and a random cell.
+        - **words** -- the number of words.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import grounding_metrics
+
+    >>> attention = np.array([[0.7, 0.1], [0.1, 0.1]])
+    >>> metrics = grounding_metrics([attention], [[[0, 0, 32, 32]]], [(64, 64)])
+    >>> metrics["pointing"], round(metrics["mass"], 3), metrics["pointing_random"]
+    (1.0, 0.7, 0.25)
+    ```
     """
     rows = grounding_rows(maps, boxes, image_sizes)
     means = rows.mean(axis=0).tolist() if len(rows) else [float("nan")] * len(GROUNDING_METRICS)
@@ -132,7 +186,20 @@ def grounding_rows(
     boxes: Sequence[Sequence[Sequence[float]]],
     image_sizes: Sequence[tuple[float, float]],
 ) -> np.ndarray:
-    """The numbers whose means are [`grounding_metrics`], of shape `(words, 5)`, for each word."""
+    """
+    Computes the metrics of [`grounding_metrics`] for each word.
+
+    Args:
+        maps (`Sequence[np.ndarray]` of shape `(height, width)`):
+            One map per word.
+        boxes (`Sequence` of lists of `(left, top, right, bottom)`):
+            The boxes of each word's objects, in pixels.
+        image_sizes (`Sequence[tuple[float, float]]`):
+            Width and height of the image of each word.
+
+    Returns:
+        `np.ndarray` of shape `(words, 5)`: The metrics in the order of `GROUNDING_METRICS`.
+    """
     rows = []
     for attention, truth, image_size in zip(maps, boxes, image_sizes, strict=True):
         attention = np.asarray(attention, dtype=np.float64)
@@ -164,15 +231,31 @@ def phrase_box_accuracy(
     image_sizes: Sequence[tuple[float, float]],
 ) -> float:
     r"""
-    How often the box with the densest attention, of all boxes of the image, is one of those that a phrase names.
+    Computes how often the box with the densest attention, among all boxes of the image, is a box of the phrase.
 
     Args:
-        maps (`Sequence[np.ndarray]`), image_sizes (`Sequence[tuple[float, float]]`):
-            As for [`grounding_metrics`], one per phrase.
+        maps (`Sequence[np.ndarray]` of shape `(height, width)`):
+            One map per phrase.
         candidates (`Sequence` of lists of `(left, top, right, bottom)`):
-            For each phrase the boxes to choose from.
+            The boxes to choose from, for each phrase.
         correct (`Sequence[Sequence[int]]`):
-            For each phrase the indices of its boxes among the candidates.
+            The indices of the correct boxes among the candidates, for each phrase.
+        image_sizes (`Sequence[tuple[float, float]]`):
+            Width and height of the image of each phrase.
+
+    Returns:
+        `float`: The accuracy, from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import phrase_box_accuracy
+
+    >>> attention, boxes = np.array([[0.7, 0.1], [0.1, 0.1]]), [[0, 0, 32, 32], [32, 32, 64, 64]]
+    >>> phrase_box_accuracy([attention], [boxes], correct=[[0]], image_sizes=[(64, 64)])
+    1.0
+    ```
     """
     right = []
     for attention, boxes, truth, image_size in zip(maps, candidates, correct, image_sizes, strict=True):

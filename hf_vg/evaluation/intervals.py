@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Scores of captions and of where their nouns look, with confidence intervals."""
+"""Caption and grounding metrics with confidence intervals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -42,24 +42,40 @@ def caption_intervals(
     samples: int = 1000,
 ) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]:
     r"""
-    [`caption_metrics`] with confidence intervals.
+    Computes [`caption_metrics`] with 95% confidence intervals. BLEU, ROUGE-L and CIDEr get intervals; METEOR and
+    diversity do not, because they are computed for the whole set. CIDEr always uses the n-gram weights of the whole
+    set.
 
     Args:
-        predictions (`Sequence[str]`), references (`Sequence[Sequence[str]]`), metrics (`Iterable[str]`):
-            As for [`caption_metrics`]. BLEU, ROUGE-L and CIDEr get intervals; CIDEr weighs n-grams by how rare they
-            are in the whole set, whichever images are drawn. METEOR and diversity, which are of a set as a whole, get
-            none.
+        predictions (`Sequence[str]`):
+            One caption per image.
+        references (`Sequence[Sequence[str]]`):
+            The human captions, at least one per image.
+        metrics (`Iterable[str]`, *optional*, defaults to `("bleu", "rouge", "cider", "diversity")`):
+            The metrics, see [`caption_metrics`].
         true (`Sequence[bool]`, *optional*):
-            Whether each caption is true, where that is known.
+            Whether each caption is true, if that is known. Adds the metric `true`.
         samples (`int`, *optional*, defaults to 1000):
-            As for [`bootstrap`].
+            Number of bootstrap samples, see [`bootstrap`].
 
     Returns:
-        `tuple`: For each metric its `value`, and `low` and `high`; and the scores of each image.
+        `tuple[dict[str, dict[str, float]], dict[str, np.ndarray]]`: For each metric its `value`, and `low` and `high`
+        if it has an interval; and the scores of each image.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import caption_intervals
+
+    >>> predictions, references = ["a red car", "a dog"], [["a red car"], ["the cat", "a cat"]]
+    >>> results, per_image = caption_intervals(predictions, references, metrics=["bleu"])
+    >>> sorted(results["bleu1"]), per_image["bleu1"].round(3).tolist()
+    (['high', 'low', 'value'], [1.0, 0.5])
+    ```
     """
     metrics = tuple(metrics)
     if unknown := sorted(set(metrics) - set(METRICS)):
-        raise ValueError(f"There is no caption metric {unknown[0]!r}: choose from {', '.join(METRICS)}.")
+        raise ValueError(f"unknown caption metric {unknown[0]!r}: choose from {', '.join(METRICS)}.")
     corpus = make_corpus(predictions, references, ptb_tokenize)
     per_image = caption_scores(
         predictions, references, [m for m in metrics if m in ("bleu", "bleu_no_bp", "rouge", "cider")]
@@ -90,18 +106,18 @@ def caption_intervals(
 
 def words_with_boxes(row: Mapping[str, Any], caption: Mapping[str, Any]) -> list[tuple[int, list[list[float]]]]:
     r"""
-    The nouns of a caption that name something with boxes, and these boxes.
+    Finds the nouns of a caption that name an object with boxes.
 
     Args:
         row (`Mapping`):
-            Of a scene, with its `objects`; or of Flickr30k Entities, with `boxes` and `phrases`. There, a word names
-            what phrases of the image's captions name that end with the same word: "dog" finds the boxes of "a dog" and
-            of "the brown dog".
+            A scene with its `objects`, or a row of Flickr30k Entities with `boxes` and `phrases`. For the latter, a
+            word gets the boxes of all phrases of the image that end with this word: "dog" gets the boxes of "a dog"
+            and of "the brown dog".
         caption (`Mapping`):
-            With `generated_text` and `words`, as the captioning pipeline gives them.
+            The output of the captioning pipeline, with `generated_text` and `words`.
 
     Returns:
-        `list[tuple[int, list]]`: Numbers of words, and boxes of `(left, top, right, bottom)` in pixels.
+        `list[tuple[int, list]]`: The index of each word, and its boxes `(left, top, right, bottom)` in pixels.
     """
     if "objects" in row:
         return [
@@ -129,18 +145,22 @@ def grounding_intervals(
     samples: int = 1000,
 ) -> dict[str, dict[str, float]]:
     r"""
-    [`grounding_metrics`] of the nouns of captions, with confidence intervals over images.
+    Computes [`grounding_metrics`] of the nouns of captions, with 95% confidence intervals over images.
 
     Args:
-        rows (`Sequence[Mapping]`), captions (`Sequence[Mapping]`):
-            As for [`words_with_boxes`]; captions also with `attention`.
+        rows (`Sequence[Mapping]`):
+            Scenes or rows of Flickr30k Entities, see [`words_with_boxes`].
+        captions (`Sequence[Mapping]`):
+            The output of the captioning pipeline with `return_attention=True`, one caption per image.
         seen (`Sequence`):
-            The part of each image that its maps cover. See [`seen_box`]. What lies outside of it cannot be pointed
-            at, and is left out.
+            The part of each image that the model sees, from [`seen_box`]. Boxes outside of it are left out.
         image_sizes (`Sequence[tuple[int, int]]`):
             Width and height of each image.
         samples (`int`, *optional*, defaults to 1000):
-            As for [`bootstrap`].
+            Number of bootstrap samples, see [`bootstrap`].
+
+    Returns:
+        `dict[str, dict[str, float]]`: For each metric its `value`, `low` and `high`. Empty if no noun has a box.
     """
     maps, boxes, sizes, images = [], [], [], []
     for image, (row, caption, part, size) in enumerate(zip(rows, captions, seen, image_sizes, strict=True)):
@@ -156,6 +176,6 @@ def grounding_intervals(
     words = grounding_rows(maps, boxes, sizes)
     intervals = mean_intervals(words, images, len(rows), samples)
     results = dict(zip(GROUNDING_METRICS, intervals, strict=True))
-    # The baselines stand beside what they are baselines of.
+    # Pointing and its baselines come first.
     order = sorted(results, key=lambda name: not name.startswith("pointing"))
     return {**{name: results[name] for name in order}, "words": {"value": len(words)}}

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Many linear classifiers on one set of features, trained together as fast as their shared rows allow."""
+"""Trains many linear classifiers on the same features at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ from tqdm.auto import tqdm
 @dataclass
 class Fold:
     r"""
-    What some classifiers are trained on and stopped by.
+    The training and validation rows of some classifiers.
 
     Args:
         train (`np.ndarray`):
             The rows to train on.
         dev (`np.ndarray`):
-            The rows whose score decides which epoch is kept, and when to stop.
+            The rows that decide which epoch is kept and when training stops.
         weight_decays (`Sequence[float]`):
-            L2 regularisation, with a classifier for each.
+            The strengths of L2 regularization. One classifier is trained for each.
     """
 
     train: np.ndarray
@@ -44,8 +44,23 @@ class Fold:
 
 @dataclass
 class Schedule:
-    """How SentEval trains: Adam, a score every `epoch_size` epochs, and an end once more than `tenacity` were no
-    better than the best before. Scores that are better do not set that count back to zero."""
+    """
+    The training schedule of SentEval. It uses Adam and computes the dev score every `epoch_size` epochs. Training
+    stops when more than `tenacity` scores were not better than the best score before them. A better score does not
+    reset this count.
+
+    Args:
+        batch_size (`int`, *optional*, defaults to 64):
+            Number of rows per batch.
+        epoch_size (`int`, *optional*, defaults to 4):
+            Number of epochs between two scores.
+        tenacity (`int`, *optional*, defaults to 5):
+            Number of scores without improvement that are tolerated.
+        max_epoch (`int`, *optional*, defaults to 200):
+            Maximum number of epochs.
+        learning_rate (`float`, *optional*, defaults to 0.001):
+            Learning rate of Adam.
+    """
 
     batch_size: int = 64
     epoch_size: int = 4
@@ -55,19 +70,19 @@ class Schedule:
 
 
 def cross_entropy_gradient(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of a row's loss, for logits of shape `(rows, classifiers, classes)`."""
+    """Computes the gradient of the cross entropy for logits of shape `(rows, classifiers, classes)`."""
     return logits.softmax(dim=-1) - targets.unsqueeze(1)
 
 
 def squared_error_gradient(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The same for the squared error of probabilities, averaged over classes."""
+    """Computes the gradient of the squared error of the probabilities, averaged over classes."""
     probabilities = logits.softmax(dim=-1)
     slope = (2 / targets.shape[-1]) * (probabilities - targets.unsqueeze(1))
     return probabilities * (slope - (probabilities * slope).sum(dim=-1, keepdim=True))
 
 
 def accuracy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of each classifier, for logits of shape `(rows, classifiers, classes)`."""
+    """Computes the accuracy of each classifier for logits of shape `(rows, classifiers, classes)`."""
     return (logits.argmax(dim=-1) == targets.argmax(dim=-1).unsqueeze(1)).double().mean(dim=0)
 
 
@@ -84,32 +99,33 @@ def fit_linear_classifiers(
     r"""
     Trains a linear layer for each fold and weight decay, all at once.
 
-    An epoch has one random order of all rows. A fold leaves out of it what it does not train on and cuts the rest into
-    batches, so each classifier sees what it would see alone: every row once, in random order, in batches of
-    `batch_size`. As the folds' batches lie near each other in that order, a step multiplies one block of rows with the
-    weights of all classifiers.
+    All folds share one random order of the rows per epoch. A fold drops the rows that it does not train on and cuts
+    the rest into batches. Each classifier sees what it would see alone: every row once, in random order, in batches of
+    `batch_size`. The batches of the folds are close to each other in this order, so one step multiplies a single block
+    of rows with the weights of all classifiers.
 
     Args:
         features (`torch.Tensor` of shape `(rows, feature_size)`):
-            On the device to train on.
+            The features, on the device to train on.
         targets (`torch.Tensor` of shape `(rows, classes)`):
             Probabilities of the classes, one-hot for hard labels.
         folds (`Sequence[Fold]`):
-            The more rows they share the better.
+            The folds. Training is faster if they share many rows.
         gradient (`Callable`, *optional*, defaults to [`cross_entropy_gradient`]):
-            Gradient of the loss by the logits.
+            Gradient of the loss with respect to the logits.
         score (`Callable`, *optional*, defaults to [`accuracy`]):
-            What is wanted high.
+            The dev score. Higher is better.
         schedule ([`Schedule`], *optional*):
             Batch size, early stopping and learning rate.
         seed (`int`, *optional*, defaults to 1111):
-            Of the initial weights, which are the same for all, and of the orders.
+            Seed of the initial weights, which all classifiers share, and of the order of the rows.
         progress (`tqdm`, *optional*):
-            A bar that advances by one for each classifier that is done.
+            A progress bar that advances by one for each finished classifier.
 
     Returns:
-        `tuple` of two lists with an entry a fold: weights of shape `(weight decays, classes, feature_size + 1)`, the
-        last column being the biases, and the best dev scores of shape `(weight decays,)`.
+        `tuple[list[torch.Tensor], list[torch.Tensor]]`: For each fold, the weights of shape
+        `(weight decays, classes, feature_size + 1)`, with the biases in the last column, and the best dev scores of
+        shape `(weight decays,)`.
     """
     schedule = schedule or Schedule()
     device, num_classes = features.device, targets.shape[1]
@@ -120,7 +136,7 @@ def fit_linear_classifiers(
         layer = nn.Linear(width - 1, num_classes)
     initial = torch.cat([layer.weight.detach(), layer.bias.detach().unsqueeze(1)], dim=1).to(device)  # (C, width)
 
-    # The classifiers, one after the other: those that are done are taken out.
+    # One row per classifier. Finished classifiers are removed.
     fold_of = torch.tensor([f for f, fold in enumerate(folds) for _ in fold.weight_decays], device=device)
     slot_of = torch.tensor([s for fold in folds for s in range(len(fold.weight_decays))])
     decay = torch.tensor([d for fold in folds for d in fold.weight_decays], device=device)
@@ -180,22 +196,22 @@ def fit_linear_classifiers(
 
 
 def predict(weights: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """Logits of shape `(rows, classes)` of one classifier, its weights of shape `(classes, feature_size + 1)`."""
+    """Computes the logits `(rows, classes)` of a classifier with weights `(classes, feature_size + 1)`."""
     return with_ones(features.float()) @ weights.T
 
 
 def with_ones(features: torch.Tensor) -> torch.Tensor:
-    """A bias is the weight of a feature that is always one; Adam and weight decay treat both alike."""
+    """Adds a feature that is always one: its weight is the bias. Adam and weight decay treat it like the others."""
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
 def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, batch_size: int) -> Any:
     """
-    The steps of an epoch: for each a slice of `order` that holds the batches of all `folds`, and which of its rows
-    belong to the batch of each fold, of shape `(len(is_train), rows)`.
+    Yields the steps of an epoch: a slice of `order` that contains the batches of all `folds`, and a mask of shape
+    `(len(is_train), rows)` with the rows of each fold's batch.
     """
     trained = is_train[:, order]  # (F, rows)
-    # Which of its fold's batches a row belongs to. Rows that are not trained on count to the batch before them.
+    # The batch of each row, for each fold. Rows outside of the fold get the batch before them.
     batch = (trained.cumsum(dim=1) - 1).clamp(min=0) // batch_size
     places = [trained[fold].nonzero().squeeze(1).tolist() for fold in folds.tolist()]
     for step in range(int(batch[folds].max()) + 1):
@@ -205,7 +221,7 @@ def batches(order: torch.Tensor, is_train: torch.Tensor, folds: torch.Tensor, ba
 
 
 class Adam:
-    """`torch.optim.Adam` for classifiers that need not take equally many steps."""
+    """A version of `torch.optim.Adam` in which classifiers may take different numbers of steps."""
 
     def __init__(self, weights: torch.Tensor, learning_rate: float):
         self.learning_rate = learning_rate
@@ -214,8 +230,8 @@ class Adam:
         self.steps = torch.zeros(len(weights), 1, 1, dtype=torch.double, device=weights.device)
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, idle: torch.Tensor) -> Any:
-        """Changes `weights` in place, except those of `idle` classifiers; `gradient` serves as scratch memory."""
-        any_idle = bool(idle.any())  # at most at the last step of an epoch
+        """Updates `weights` in place, except for `idle` classifiers. `gradient` is overwritten."""
+        any_idle = bool(idle.any())  # only possible in the last step of an epoch
         if any_idle:
             before = [tensor[idle] for tensor in (weights, self.mean, self.square)]
         self.steps += (~idle).view(-1, 1, 1)
@@ -229,4 +245,5 @@ class Adam:
                 tensor[idle] = values
 
     def keep(self, which: torch.Tensor) -> None:
+        """Drops the state of finished classifiers."""
         self.mean, self.square, self.steps = self.mean[which], self.square[which], self.steps[which]

@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""METEOR 1.5 for English captions: its authors' Java program, and its formula in Python for where there is no Java.
+"""METEOR 1.5 for English captions: its authors' Java program, and its formula in Python if there is no Java.
 
-The Java program also matches paraphrases, from a table of five million, which the Python version leaves out. So their
-scores have different names, `meteor` and `meteor_python`, and are not to be compared with each other.
+The Java program also matches paraphrases, from a table of five million. The Python version does not. Their scores have
+different names, `meteor` and `meteor_python`, and you must not compare them with each other.
 """
 
 import atexit
@@ -39,17 +39,17 @@ from .stemming import stem
 
 logger = logging.get_logger(__name__)
 
-# What METEOR 1.5 was tuned to for English.
+# The parameters of METEOR 1.5 for English.
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 EXACT, STEM, SYNONYM = 0, 1, 2
 STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8])
 BEAM_SIZE = 40
 
-# Seconds that Java has to end by itself.
+# Seconds that Java gets to exit by itself.
 CLOSE_TIMEOUT = 5.0
 
-# By METEOR's definition (Denkowski and Lavie, 2014) a function word is one that makes up more than a thousandth of a
-# news corpus. These are the English ones; scores depend on which they are.
+# METEOR (Denkowski and Lavie, 2014) defines a function word as one with a relative frequency of more than 0.001 in a
+# news corpus. These are the English ones. Scores depend on this list.
 FUNCTION_WORDS = frozenset(
     """
     the , . to of and a in that for " is on 's it with was as said at he by be from have has are his but an this not i
@@ -59,7 +59,7 @@ FUNCTION_WORDS = frozenset(
     """.split()
 )
 
-# WordNet's rules of detachment: an ending, and what takes its place.
+# WordNet's detachment rules: an ending and its replacement.
 DETACHMENTS = [
     ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y"),
     ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"),
@@ -69,10 +69,15 @@ DETACHMENTS = [
 
 class MeteorJar:
     """
-    METEOR 1.5 in a Java process, which takes some 20 seconds to start and then serves any number of calls.
+    METEOR 1.5 in a Java process. It takes about 20 seconds to start and then serves any number of calls. It needs Java
+    and `pip install pycocoevalcap`.
+
+    Example:
 
     ```python
-    >>> with MeteorJar() as meteor:
+    >>> from hf_vg.evaluation.meteor import MeteorJar
+
+    >>> with MeteorJar() as meteor:  # doctest: +SKIP
     ...     score, per_caption = meteor.score([["a", "dog"]], [[["a", "dog"], ["the", "brown", "dog"]]])
     ```
     """
@@ -81,10 +86,10 @@ class MeteorJar:
         jar = _jar_path()
         if jar is None or not meteor_java_available():
             raise RuntimeError(
-                "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which brings its jar. Without "
-                'them, use the metric "meteor_python", which leaves out paraphrases.'
+                "METEOR 1.5 needs `java` on the path and `pip install pycocoevalcap`, which contains its jar. Without "
+                'them, use the metric "meteor_python", which has no paraphrases.'
             )
-        # A file, since a pipe that nobody reads would stop Java once full.
+        # A file, because a full pipe that nobody reads would block Java.
         self._stderr = tempfile.TemporaryFile()
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
@@ -94,33 +99,44 @@ class MeteorJar:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
         )
-        # Both are pipes, as asked for.
         self._stdin, self._stdout = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
 
     @property
     def alive(self) -> bool:
+        """Whether the Java process is running."""
         return self._process.poll() is None
 
     def score(self, predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
-        """METEOR of the set and of each caption. Captions are lists of words."""
+        """
+        Computes METEOR of the set and of each caption.
+
+        Args:
+            predictions (`list[list[str]]`):
+                The words of one caption per image.
+            references (`list[list[list[str]]]`):
+                The words of each reference of each image.
+
+        Returns:
+            `tuple[float, np.ndarray]`: The score of the set, and one score per caption.
+        """
         with self._lock:
             try:
                 statistics = [
                     self._ask("SCORE", *map(_as_field, (*others, words)))
                     for words, others in zip(predictions, references, strict=True)
                 ]
-                # One line a caption, then one for the set.
+                # One line per caption, followed by one for the set.
                 scores = [float(self._ask("EVAL", *statistics))] + [float(self._answer()) for _ in predictions]
             except BaseException:
-                # Answers that were not read would be taken for those to the next call.
+                # Unread answers would be mistaken for answers to the next call.
                 self._process.kill()
                 raise
         return scores[-1], np.array(scores[:-1])
 
     def close(self) -> None:
-        """Ends the Java process."""
+        """Stops the Java process."""
         with self._lock:
-            # Closing its input is how it is told to end. It may have ended already.
+            # Java exits when its input is closed. It may have exited already.
             with contextlib.suppress(BrokenPipeError):
                 self._stdin.close()
             try:
@@ -142,11 +158,11 @@ class MeteorJar:
             self._stdin.write(" ||| ".join(fields).encode() + b"\n")
             self._stdin.flush()
         except BrokenPipeError:
-            pass  # Java has ended: its missing answer says so.
+            pass  # Java has exited: `_answer` reports it.
         return self._answer()
 
     def _answer(self) -> str:
-        # Java that has ended gives an end of file here, so this does not wait for ever.
+        # If Java has exited, this reads an end of file, so it cannot block forever.
         line = self._stdout.readline().decode().strip()
         if line[:1].isdigit():
             return line
@@ -161,7 +177,18 @@ _shared: MeteorJar | None = None
 
 
 def meteor_java(predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
-    """METEOR 1.5 of the set and of each caption, by a Java process that is started once and ends with Python."""
+    """
+    Computes METEOR 1.5 of the set and of each caption. The Java process is started once and stops with Python.
+
+    Args:
+        predictions (`list[list[str]]`):
+            The words of one caption per image.
+        references (`list[list[list[str]]]`):
+            The words of each reference of each image.
+
+    Returns:
+        `tuple[float, np.ndarray]`: The score of the set, and one score per caption.
+    """
     global _shared
     if _shared is None or not _shared.alive:
         if _shared is not None:
@@ -180,18 +207,37 @@ def _close_shared() -> None:
 
 
 def meteor_java_available() -> bool:
-    """Whether METEOR 1.5 can run here: needs Java, and the jar that comes with `pycocoevalcap`."""
+    """Returns whether METEOR 1.5 can run: it needs Java and the jar of `pycocoevalcap`."""
     return _jar_path() is not None and shutil.which("java") is not None
 
 
 def meteor_python(predictions: list[list[str]], references: list[list[list[str]]]) -> tuple[float, np.ndarray]:
     """
-    METEOR 1.5 without paraphrases, of the set and of each caption: exact matches, stems, and WordNet synonyms where
-    `pycocoevalcap` is installed, whose METEOR brings the tables.
+    Computes METEOR 1.5 without paraphrases, of the set and of each caption. It matches words exactly, by stem, and by
+    WordNet synonyms if `pycocoevalcap` is installed, whose METEOR contains the tables.
+
+    Args:
+        predictions (`list[list[str]]`):
+            The words of one caption per image.
+        references (`list[list[list[str]]]`):
+            The words of each reference of each image.
+
+    Returns:
+        `tuple[float, np.ndarray]`: The score of the set, and one score per caption.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation.meteor import meteor_python
+
+    >>> score, per_caption = meteor_python([["a", "dog", "runs"]], [[["a", "dog", "runs"]]])
+    >>> score
+    1.0
+    ```
     """
     if not _synsets():
         logger.warning_once(
-            "meteor_python finds no WordNet tables (`pip install pycocoevalcap`): no synonyms are matched."
+            "meteor_python finds no WordNet tables, so it matches no synonyms. Run `pip install pycocoevalcap`."
         )
     best = []
     for words, others in zip(predictions, references, strict=True):
@@ -202,7 +248,7 @@ def meteor_python(predictions: list[list[str]], references: list[list[list[str]]
 
 
 def _score(statistics: np.ndarray) -> float:
-    """METEOR from the counts of one caption, or from their sums over the set."""
+    """Computes METEOR from the counts of one caption, or from their sums over the set."""
     lengths, function_words, chunks = statistics[0:2], statistics[2:4], statistics[4]
     # (stage, content or function word, prediction or reference)
     matches = statistics[5:].reshape(3, 2, 2)
@@ -216,7 +262,7 @@ def _score(statistics: np.ndarray) -> float:
 
 
 def _statistics(words: list[str], reference: list[str]) -> np.ndarray:
-    """Lengths, function words, chunks, and matches by stage, each of the prediction and of the reference."""
+    """Counts words, function words, chunks, and matches by stage, for the prediction and for the reference."""
     matches = np.zeros((3, 2, 2))
     chunks, expected = 0, None
     for position, other_position, stage in _align(words, reference):
@@ -224,7 +270,7 @@ def _statistics(words: list[str], reference: list[str]) -> np.ndarray:
         matches[stage, int(reference[other_position] in FUNCTION_WORDS), 1] += 1
         chunks += (position, other_position) != expected
         expected = (position + 1, other_position + 1)
-    # One chunk that is all of both is not fragmented at all.
+    # A single chunk that covers both captions is not fragmented.
     if chunks == 1 and matches.sum() == len(words) + len(reference):
         chunks = 0
     function_words = [sum(word in FUNCTION_WORDS for word in sentence) for sentence in (words, reference)]
@@ -233,11 +279,11 @@ def _statistics(words: list[str], reference: list[str]) -> np.ndarray:
 
 def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]:
     """
-    One-to-one matches (position, position in the reference, stage), by beam search along the reference.
+    Finds one-to-one matches (position, position in the reference, stage) with a beam search along the reference.
 
-    METEOR's papers ask for the most matches in the fewest chunks. Its program, followed here, differs: two words that
-    match each other in one way and nothing else are matched at once, but in the search only exact matches count, since
-    it adds up whole numbers and the weights of the others are below 1.
+    METEOR's papers want the most matches in the fewest chunks. Its program, which this function follows, differs. Two
+    words that match only each other, and in only one way, are matched at once. In the search, only exact matches
+    count: the program adds integers, and the weights of other matches are below 1.
     """
     options: list[list[tuple[int, int]]] = [[] for _ in reference]
     num_options = [0] * len(words)
@@ -247,8 +293,8 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
                 options[other_position].append((position, stage))
                 num_options[position] += 1
 
-    # Quality (exact matches, minus chunks that have ended, minus distance), words taken as bits, the word that would
-    # go on with the open chunk, matches.
+    # A state: quality (exact matches, minus finished chunks, minus distance), used words as bits, the word that would
+    # continue the open chunk, matches.
     beam: list[tuple[tuple[int, int, int], int, int | None, tuple]] = [((0, 0, 0), 0, None, ())]
     for other_position, choices in enumerate(options):
         choices.sort(key=lambda choice: choice[1])
@@ -261,7 +307,7 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
                     quality = (exact + (stage == EXACT), chunks - ends_chunk, distance)
                     match = (position, other_position, stage)
                     successors.append((quality, taken | 1 << position, position + 1, (*matches, match)))
-                    # Not to the match itself, but to what is tried after it: so does the program.
+                    # The program adds the distance to the states after this match, not to the match itself.
                     distance -= abs(position - other_position)
             if not certain:
                 successors.append(((exact, chunks - (expected is not None), distance), taken, None, matches))
@@ -276,7 +322,7 @@ def _align(words: list[str], reference: list[str]) -> list[tuple[int, int, int]]
 
 @lru_cache(maxsize=1 << 18)
 def _stages(word: str, other: str) -> tuple[int, ...]:
-    """The stages at which two words match."""
+    """Returns the stages at which two words match."""
     if word == other:
         return (EXACT,)
     stages = []
@@ -289,7 +335,7 @@ def _stages(word: str, other: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def _senses(word: str) -> frozenset[str]:
-    """Ids of the WordNet synsets of a word and of its base form."""
+    """Returns the WordNet synset ids of a word and of its base form."""
     synsets = _synsets()
     senses = set(synsets.get(word, ()))
     if word in _irregular_forms():
@@ -319,7 +365,7 @@ def _irregular_forms() -> dict[str, list[str]]:
 
 
 def _table_pairs(name: str) -> list[tuple[str, str]]:
-    """A table of METEOR's, in which each entry is two lines. A jar is a zip file, so this needs no Java."""
+    """Reads a table of METEOR's jar, with two lines per entry. A jar is a zip file, so this needs no Java."""
     jar = _jar_path()
     if jar is None:
         return []
@@ -339,16 +385,16 @@ def _jar_path() -> Path | None:
 
 
 def _as_field(words: list[str]) -> str:
-    """Words as a field of METEOR's line protocol, where ||| divides fields and a line is a command."""
+    """Joins words to a field of METEOR's line protocol, in which ||| separates fields and a line is a command."""
     return " ".join(" ".join(words).replace("|||", " ").split())
 
 
 def _normalize(words: list[str]) -> list[str]:
-    """What METEOR's own tokenization, which comes after that of the captions, makes of the words."""
+    """Applies METEOR's own tokenization to words that are already tokenized."""
     text = " ".join(words).lower()
     # u.s. -> us
     text = re.sub(r"(?<![\w.])((?:[a-z]\.)+[a-z])\.?(?![\w.])", lambda match: match[1].replace(".", ""), text)
-    # n't -> n 't, while other apostrophes and marks stand alone; t-shirt -> t shirt
+    # n't -> n 't; other apostrophes and marks become separate words; t-shirt -> t shirt
     text = re.sub(r"(?<=[^\W\d_])'(?=[^\W\d_])|(?<=\d)'(?=s)", " \0", text)
     text = re.sub(r"([^\w\s.,\0-]|_)", r" \1 ", text).replace("\0", "'")
     text = re.sub(r"([\w.])-(\w)", r"\1 \2", text)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Where the words of any vision-language model look, judged by the boxes of what they name."""
+"""Evaluates where the words of any vision-language model look, against the boxes of the objects that they name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,48 +48,49 @@ def evaluate_grounding(
     samples: int = 1000,
 ) -> dict[str, Any]:
     r"""
-    The pointing game, the share of attention in the box, and average precision, for any supported model. The model
-    reads captions that people wrote (teacher forcing), so that all models are judged on the same words.
+    Evaluates the grounding of any supported model: the pointing game, the share of attention in the box, and average
+    precision. The model reads human captions (teacher forcing), so that all models are scored on the same words.
 
     Args:
-        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`]):
-            The model and its processor.
+        model ([`PreTrainedModel`]):
+            The model.
+        processor ([`ProcessorMixin`]):
+            The model's processor.
         dataset (`Iterable[Mapping]`):
-            Rows with an `image` and
+            Rows with an `image` and one of these:
 
-            - `captions`, `boxes` and `phrases`, as [`load_flickr30k_entities`] and [`grounded_scenes`] give them; or
-            - an `expression` and its `box`, as [`load_referring`] gives them.
+            - `captions`, `boxes` and `phrases`, as in [`load_flickr30k_entities`] and [`grounded_scenes`].
+            - an `expression` and its `box`, as in [`load_referring`].
         methods (`Sequence[str]`, *optional*, defaults to `("attention",)`):
-            The explainers to judge: see [`explain_words`].
+            The explainers to evaluate, see [`explain_words`].
         prompt (`str`, *optional*):
-            What the model is asked, or the first words of the caption. See [`caption_inputs`].
+            The question to the model, or the first words of the caption, see [`caption_inputs`].
         captions_per_image (`int`, *optional*, defaults to 1):
-            How many captions of an image are read, at most: the first that name something with a box.
+            Maximum number of captions per image. The first captions that name an object with a box are used.
         words (`str`, *optional*, defaults to `"last"`):
-            Which map stands for a phrase: that of its `"last"` word, in English mostly the noun, or the mean of
-            `"all"` its words.
+            The map of a phrase: `"last"` uses the map of its last word, in English usually the noun, and `"all"` the
+            mean of the maps of all its words.
         deletion (`bool`, *optional*, defaults to `False`):
-            Whether to add the [`deletion_test`] of the last words of phrases, which takes about 35 readings per
+            Whether to run the [`deletion_test`] on the last words of phrases. It takes about 35 forward passes per
             caption and method.
         batch_size (`int`, *optional*, defaults to 16):
-            Hidden images per forward pass, for `"occlusion"` and `deletion`.
+            Number of partly hidden images per forward pass, for `"occlusion"` and `deletion`.
         samples (`int`, *optional*, defaults to 1000):
-            Sets that are drawn for the confidence intervals.
+            Number of bootstrap samples for the confidence intervals.
 
     Returns:
-        `dict[str, Any]`:
+        `dict[str, Any]`: The results.
 
-        - **methods** -- For each method its metrics, see [`grounding_metrics`], each with `value`, `low` and `high`,
-          over images; baselines among them. With `deletion` also `deletion` and `deletion_center`: see
-          [`deletion_test`].
-        - **layers** -- For each layer that looks at the image the metrics of its attention, the mean over heads.
-        - **heads** -- For each layer the metrics of each head.
-        - **best_head** -- The `layer` and `head` with the highest pointing accuracy on every other image, and its
-          metrics on the rest: the best of many heads is partly luck, and this leaves the luck out.
-        - **words**, **images** -- How many phrases, of how many images, were judged.
+        - **methods** -- for each method, the metrics and baselines of [`grounding_metrics`], each with `value`, `low`
+          and `high` over images. With `deletion`, also `deletion` and `deletion_center`, see [`deletion_test`].
+        - **layers** -- for each layer that attends to the image, the metrics of its attention, averaged over heads.
+        - **heads** -- for each layer, the metrics of each head.
+        - **best_head** -- the `layer` and `head` with the highest pointing accuracy on every second image, with its
+          metrics on the other images. The two halves are separate because the best of many heads is partly luck.
+        - **words**, **images** -- the numbers of phrases and images.
     """
     if unknown := sorted(set(methods) - set(EXPLAINERS)):
-        raise ValueError(f"`methods` must be of {', '.join(map(repr, EXPLAINERS))}, got {unknown[0]!r}.")
+        raise ValueError(f"`methods` must be from {', '.join(map(repr, EXPLAINERS))}, got {unknown[0]!r}.")
     if words not in ("last", "all"):
         raise ValueError(f'`words` must be "last" or "all", got {words!r}.')
     rows: dict[str, list[np.ndarray]] = {method: [] for method in methods}
@@ -115,7 +116,7 @@ def evaluate_grounding(
                     continue
                 heads = head_maps_of(reading)  # (layers, heads, words, height, width)
                 layers = heads.mean(dim=1, keepdim=True)
-                # The mean over heads is put behind the heads.
+                # The mean over heads is added as one more head.
                 by_head += list(_judge(torch.cat([heads, layers], dim=1), named))
                 for method in methods:
                     maps = (
@@ -130,7 +131,7 @@ def evaluate_grounding(
                         curves[method] += [{"image": number, **curve} for curve in found]
                 images += [number] * len(named)
     if not images:
-        raise ValueError("No caption of these rows names anything that has a box.")
+        raise ValueError("No caption in `dataset` names an object with a box.")
     results: dict[str, Any] = {"methods": {}}
     for method in methods:
         results["methods"][method] = _with_intervals(np.stack(rows[method]), images, samples)
@@ -153,14 +154,26 @@ def texts_with_boxes(
     row: Mapping[str, Any], number: int | None = None
 ) -> list[tuple[str, list[tuple[int, int, list[Box]]]]]:
     r"""
-    The texts of a row that name things with boxes, each with its phrases: first character, the one after the last, and
-    boxes in pixels.
+    Finds the texts of a row that name objects with boxes.
 
     Args:
         row (`Mapping[str, Any]`):
-            As for [`evaluate_grounding`].
+            A row of the dataset of [`evaluate_grounding`].
         number (`int`, *optional*):
-            The most texts to return.
+            Maximum number of texts.
+
+    Returns:
+        `list[tuple[str, list[tuple[int, int, list]]]]`: Each text with its phrases. A phrase has its start and end in
+        characters, and its boxes in pixels.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation.model_grounding import texts_with_boxes
+
+    >>> texts_with_boxes({"expression": "the left dog", "box": [10, 20, 40, 60]})
+    [('the left dog', [(0, 12, [[10, 20, 40, 60]])])]
+    ```
     """
     if "expression" in row:
         return [(row["expression"], [(0, len(row["expression"]), [row["box"]])])]
@@ -173,14 +186,14 @@ def texts_with_boxes(
 
 
 def words_of_span(reading: Reading, tokenizer: Any, text: str, start: int, end: int) -> list[int]:
-    """The numbers of the words of a reading that lie in a span of characters of its text."""
+    """Returns the indices of the words of a reading that are inside a span of characters of its text."""
     (offsets,) = token_offsets(tokenizer, [text])
     inside = set(range(*(token_span(offsets, start, end) or (0, 0))))
     return [number for number, (_, pieces) in enumerate(reading.words) if inside & set(pieces)]
 
 
 def _judge(maps: torch.Tensor, named: Sequence[tuple[list[int], Sequence[Box], tuple[float, float]]]) -> np.ndarray:
-    """Numbers of [`grounding_rows`] for maps of words, `(..., words, height, width)`: `(phrases, ..., 5)`."""
+    """Computes [`grounding_rows`] for maps `(..., words, height, width)`: the result is `(phrases, ..., 5)`."""
     found = []
     for numbers, boxes, size in named:
         of_phrase = maps[..., numbers, :, :].mean(dim=-3)  # (..., height, width)
@@ -195,11 +208,11 @@ def _with_intervals(rows: np.ndarray, images: Sequence[int] | np.ndarray, sample
 
 
 def _best_head(table: np.ndarray, images: np.ndarray, samples: int) -> dict[str, Any] | None:
-    """The head that points best on one half of the images, and how it does on the other half."""
+    """Finds the head that points best on one half of the images, and scores it on the other half."""
     _, order = np.unique(images, return_inverse=True)
     is_chosen_on = order % 2 == 0
     if is_chosen_on.all():
-        return None  # a single image
+        return None  # there is only one image
     pointing = table[is_chosen_on][..., 0].mean(axis=0)  # (layers, heads)
     layer, head = np.unravel_index(int(pointing.argmax()), pointing.shape)
     rest = table[~is_chosen_on][:, layer, head]

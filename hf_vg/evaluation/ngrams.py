@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Captions as counts of n-grams, all at once in numpy: what BLEU and CIDEr are computed from."""
+"""N-gram counts of captions in numpy, for BLEU and CIDEr."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -28,11 +28,12 @@ Ngram = tuple[str, ...]
 
 class CaptionCorpus:
     """
-    Captions in one row of sentences: image 0's prediction, image 0's references, image 1's prediction, ...
+    All captions as one list of sentences: the prediction of image 0, the references of image 0, the prediction of
+    image 1, and so on.
 
     Args:
         predictions (`list[list[str]]`):
-            The words of one caption an image.
+            The words of one caption per image.
         references (`list[list[list[str]]]`):
             The words of each reference of each image.
     """
@@ -48,7 +49,7 @@ class CaptionCorpus:
         self.lengths = np.array([len(words) for words in sentences])
         self.num_images = len(predictions)
         self.num_references = np.array([len(others) for others in references])
-        # The image of each sentence, and the sentence that is each image's prediction.
+        # The image of each sentence, and the index of each image's prediction.
         self.image = np.repeat(np.arange(self.num_images), self.num_references + 1)
         self.prediction = np.cumsum(self.num_references + 1) - self.num_references - 1
         self.is_reference = np.ones(len(sentences), dtype=bool)
@@ -65,11 +66,11 @@ class CaptionCorpus:
         counts = []
         for order in ORDERS:
             if order > 1:
-                # An n-gram is the (n-1)-gram at the same position and the word that follows it.
+                # An n-gram is the (n-1)-gram at the same position and the next word.
                 inside = position + order <= end[position]
                 position = position[inside]
                 ids = ids[inside] * len(vocabulary) + words[position + order - 1]
-            # Stable, so that one sort groups by n-gram, then by image, then by sentence.
+            # The sort is stable, so it groups by n-gram, then by image, then by sentence.
             by_ngram = np.argsort(ids, kind="stable")
             starts = _run_starts(ids[by_ngram])
             rank = np.cumsum(starts) - 1
@@ -85,10 +86,10 @@ class CaptionCorpus:
 
 class NgramCounts:
     """
-    Entries, each saying that sentence `sentence[e]` has n-gram `ngram[e]` `count[e]` times.
+    Counts of n-grams. Entry `e` means that sentence `sentence[e]` has n-gram `ngram[e]` `count[e]` times.
 
-    They are sorted by n-gram and then by sentence, so that those of one n-gram in one image form a group, in which the
-    prediction's entry, if there is one, comes first.
+    The entries are sorted by n-gram, then by sentence. The entries of an n-gram in an image form a group, in which the
+    entry of the prediction, if there is one, comes first.
     """
 
     def __init__(
@@ -110,32 +111,32 @@ class NgramCounts:
         self.group_image = image[self.group_start]
 
     def predicted(self) -> np.ndarray:
-        """How often the prediction has the n-gram, for each group."""
+        """Returns the count in the prediction, for each group."""
         return np.where(self.is_reference[self.group_start], 0, self.count[self.group_start])
 
     def most_in_a_reference(self) -> np.ndarray:
-        """How often the reference with most of it has the n-gram, for each group."""
+        """Returns the largest count in a reference, for each group."""
         count = np.where(self.is_reference, self.count, 0)
         return np.maximum.reduceat(count, self.group_start) if len(count) else count
 
     def images_with(self) -> np.ndarray:
-        """The number of images with each n-gram in a reference."""
-        # The last entry of a group is a reference's, unless the prediction alone has the n-gram.
+        """Returns the number of images with each n-gram in a reference."""
+        # The last entry of a group is a reference, unless only the prediction has the n-gram.
         group_end = np.roll(self._starts, -1)
         return np.bincount(self.ngram[group_end & self.is_reference], minlength=len(self._first_position))
 
     def ngrams(self) -> list[Ngram]:
-        """Each n-gram in words."""
+        """Returns the words of each n-gram."""
         return [tuple(self._words[start : start + self._order]) for start in self._first_position]
 
 
 def ngrams(words: list[str], order: int) -> Iterable[Ngram]:
-    """The n-grams of one sentence, from left to right."""
+    """Returns the n-grams of a sentence from left to right."""
     return zip(*(words[start:] for start in range(order)), strict=False)
 
 
 def _run_starts(values: np.ndarray) -> np.ndarray:
-    """True where a run of equal values begins."""
+    """Marks the start of each run of equal values."""
     starts = np.ones(len(values), dtype=bool)
     starts[1:] = values[1:] != values[:-1]
     return starts

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How often a referring expression is resolved to the right object."""
+"""Accuracy of referring expressions."""
 
 from collections.abc import Sequence
 
@@ -24,15 +24,29 @@ def referring_accuracy(
     predicted: Sequence[Sequence[float]], boxes: Sequence[Sequence[float]], threshold: float = 0.5
 ) -> float:
     r"""
-    The share of boxes whose intersection over union with the right one is at least `threshold`.
+    Computes the share of predicted boxes whose intersection over union with the correct box is at least `threshold`.
 
     Args:
-        predicted (`Sequence` of `(left, top, right, bottom)`), boxes (`Sequence` of `(left, top, right, bottom)`):
-            The box chosen for each expression, and the one it refers to, in the same unit.
+        predicted (`Sequence` of `(left, top, right, bottom)`):
+            The predicted box of each expression.
+        boxes (`Sequence` of `(left, top, right, bottom)`):
+            The correct box of each expression, in the same unit.
         threshold (`float`, *optional*, defaults to 0.5):
-            The lowest overlap that counts.
+            The smallest overlap that counts as correct.
+
+    Returns:
+        `float`: The accuracy, from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import referring_accuracy
+
+    >>> referring_accuracy([[0, 0, 10, 10], [50, 50, 60, 60]], [[0, 0, 10, 9], [0, 0, 10, 10]])
+    0.5
+    ```
     """
     predicted, boxes = np.asarray(predicted, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
     if predicted.shape != boxes.shape or predicted.ndim != 2 or not len(boxes):
-        raise ValueError(f"There must be one box an expression, got shapes {predicted.shape} and {boxes.shape}.")
+        raise ValueError(f"There must be one box per expression, got shapes {predicted.shape} and {boxes.shape}.")
     return float((box_iou(predicted, boxes) >= threshold).mean())

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How well GroundedVisualBert tells true captions from false ones, knows paraphrases, looks, answers and finds."""
+"""Evaluates GroundedVisualBert: caption matching, paraphrases, attention, questions and referring expressions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,25 +30,28 @@ def vgp_metrics(
     model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Callable, batch_size: int = 32
 ) -> dict[str, float]:
     r"""
-    Scores a [`GroundedVisualBertForVGP`].
+    Evaluates a [`GroundedVisualBertForVGP`].
 
     Args:
         model ([`PreTrainedModel`]):
             The model.
-        rows (`Sequence[Mapping]`), collator (`Callable`):
-            What is scored on: rows of [`make_caption_pairs`], and what makes batches of them.
+        rows (`Sequence[Mapping]`):
+            Rows of [`make_caption_pairs`].
+        collator (`Callable`):
+            Batches the rows, see [`CaptionPairCollatorForVGP`].
         batch_size (`int`, *optional*, defaults to 32):
-            Rows that the model is given at once.
+            Number of rows per batch.
 
     Returns:
-        `dict[str, float]`: Shares of what is right.
+        `dict[str, float]`: Accuracies from 0 to 1.
 
-        - **identification** -- which captions are of the image.
+        - **identification** -- caption-image matching: which of the two captions match the image.
         - **paraphrase** -- the types of phrase pairs.
-        - **word_attention** and **word_rollout** -- words of grounded phrases that look at a box of theirs more than
-          at any other region, the whole image among them: by the last layer's mean attention, and by rollout.
-        - **phrase_attention** and **phrase_rollout** -- phrases whose words together look most at a box of theirs, of
-          the boxes of the image. **phrase_classifier** is the same for the classifier of indirect supervision.
+        - **word_attention** and **word_rollout** -- words of grounded phrases that attend most to one of their boxes,
+          among all regions and the whole image: by the mean attention of the last layer, and by rollout.
+        - **phrase_attention** and **phrase_rollout** -- phrases whose words together attend most to one of their
+          boxes, among the boxes of the image.
+        - **phrase_classifier** -- the same for the classifier of indirect supervision, if the model has one.
     """
     right, total = Counter(), Counter()
 
@@ -96,7 +99,22 @@ def answer_questions(
     collator: Callable,
     batch_size: int = 32,
 ) -> list[str]:
-    """The answers of a [`GroundedVisualBertForQuestionAnswering`] to rows that `collator` makes batches of."""
+    """
+    Answers questions with a [`GroundedVisualBertForQuestionAnswering`].
+
+    Args:
+        model ([`PreTrainedModel`]):
+            The model.
+        rows (`Sequence[Mapping]`):
+            Rows of [`question_rows`].
+        collator (`Callable`):
+            Batches the rows, see [`QuestionCollator`].
+        batch_size (`int`, *optional*, defaults to 32):
+            Number of rows per batch.
+
+    Returns:
+        `list[str]`: One answer per row.
+    """
     answers = []
     for batch in _batches(model, rows, collator, batch_size, "Answering questions"):
         batch.pop("labels")
@@ -111,7 +129,22 @@ def resolve_expressions(
     collator: Callable,
     batch_size: int = 32,
 ) -> list[list[float]]:
-    """The boxes that a [`GroundedVisualBertForReferringExpression`] chooses, relative to their images."""
+    """
+    Resolves referring expressions with a [`GroundedVisualBertForReferringExpression`].
+
+    Args:
+        model ([`PreTrainedModel`]):
+            The model.
+        rows (`Sequence[Mapping]`):
+            Rows of [`referring_rows`].
+        collator (`Callable`):
+            Batches the rows, see [`ReferringCollator`].
+        batch_size (`int`, *optional*, defaults to 32):
+            Number of rows per batch.
+
+    Returns:
+        `list[list[float]]`: The chosen box of each row, relative to the image.
+    """
     boxes = []
     for batch in _batches(model, rows, collator, batch_size, "Resolving expressions"):
         batch.pop("labels")

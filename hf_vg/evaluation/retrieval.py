@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How well images and sentences find each other: recall at k, median and mean rank."""
+"""Retrieval metrics of images and sentences: recall at k, median and mean rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 
-# The scores that are in memory at a time, and the vectors that near ties are decided with.
+# Maximum number of scores in memory, and of vector elements for near ties.
 _SCORES_AT_A_TIME = 8 << 20
 _NUMBERS_AT_A_TIME = 1 << 20
 
@@ -34,26 +34,39 @@ def retrieval_metrics(
     folds: int = 1,
 ) -> dict[str, float]:
     r"""
-    Scores retrieval in both directions by the inner products of vectors. See [`retrieval_ranks`] for ties.
+    Evaluates retrieval in both directions by the inner products of vectors. See [`retrieval_ranks`] for ties.
 
     Args:
         image_embeds (`torch.Tensor` of shape `(images, size)`):
-            Image vectors, of unit length where cosines are wanted.
+            Image vectors. Normalize them to unit length to rank by cosine.
         text_embeds (`torch.Tensor` of shape `(sentences, size)`):
             Sentence vectors.
         image_of_text (`Sequence[int]`, `torch.Tensor` or `np.ndarray` of shape `(sentences,)`, *optional*):
-            The image that each sentence describes. By default each image has equally many, in its order.
+            The image of each sentence. By default all images have the same number of sentences, in order.
         folds (`int`, *optional*, defaults to 1):
-            Metrics are computed among the images of each of so many consecutive parts of equal size and averaged: 5
-            for the 1K figures of COCO's 5,000 test images.
+            Split the images into this many consecutive parts of equal size, and average the metrics of the parts. Use
+            5 for the 1K scores of COCO's 5,000 test images.
 
     Returns:
         `dict[str, float]`: `image_to_text_r1`, ..., `image_to_text_median_rank`, `image_to_text_mean_rank`, the same
-        for `text_to_image`, and `rsum`, the sum of all recalls. Recalls are in percent, and ranks begin at 1. Of an
-        image with several sentences the best one counts. The median of an even number of ranks is rounded down.
+        for `text_to_image`, and `rsum`, the sum of all recalls. Recalls are in percent, and ranks start at 1. For an
+        image with several sentences, the best one counts. The median of an even number of ranks is rounded down.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.evaluation import retrieval_metrics
+
+    >>> images = torch.eye(3)
+    >>> sentences = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.8, 0.1], [0.7, 0.0, 0.6]])
+    >>> metrics = retrieval_metrics(images, sentences)
+    >>> round(metrics["text_to_image_r1"], 1), metrics["text_to_image_median_rank"]
+    (66.7, 1.0)
+    ```
     """
     if len(image_embeds) % folds:
-        raise ValueError(f"{len(image_embeds)} images cannot be parted into {folds} folds of equal size.")
+        raise ValueError(f"{len(image_embeds)} images cannot be split into {folds} folds of equal size.")
     image_of_text = _image_of_text(image_embeds, text_embeds, image_of_text)
     size = len(image_embeds) // folds
     totals: dict[str, float] = {}
@@ -83,12 +96,12 @@ def retrieval_ranks(
     image_of_text: Sequence[int] | torch.Tensor | np.ndarray | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Ranks of the right answers, beginning at 0, without the matrix of all scores in memory.
+    Computes the ranks of the correct answers, starting at 0, without the matrix of all scores in memory.
 
-    A rank is the number of wrong answers whose score is as high as that of the right one, or higher: what ties with
-    the right answer stands before it, so that a model which gives everything the same vector finds nothing. Scores are
-    compared in double precision. They are computed in single precision first, and again, each by itself, where two are
-    so near that rounding could decide; the result depends neither on the device nor on how the work is divided.
+    The rank is the number of wrong answers with the same or a higher score than the correct one. Ties count against
+    the model: a model that gives everything the same vector finds nothing. Scores are computed in single precision.
+    Where two scores are so close that rounding could decide, they are computed again in double precision. The result
+    does not depend on the device or on the batch size.
 
     Args:
         image_embeds (`torch.Tensor` of shape `(images, size)`):
@@ -96,11 +109,23 @@ def retrieval_ranks(
         text_embeds (`torch.Tensor` of shape `(sentences, size)`):
             Sentence vectors.
         image_of_text (`Sequence[int]`, `torch.Tensor` or `np.ndarray` of shape `(sentences,)`, *optional*):
-            The image that each sentence describes. By default each image has equally many, in its order.
+            The image of each sentence. By default all images have the same number of sentences, in order.
 
     Returns:
-        `tuple(torch.Tensor)`: For each image the rank of its best sentence among the sentences, and for each sentence
-        the rank of its image among the images.
+        `tuple[torch.Tensor, torch.Tensor]`: The rank of each image's best sentence, and the rank of each sentence's
+        image.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.evaluation.retrieval import retrieval_ranks
+
+    >>> images = torch.eye(2)
+    >>> sentences = torch.tensor([[0.9, 0.1], [0.8, 0.2]])
+    >>> [ranks.tolist() for ranks in retrieval_ranks(images, sentences)]
+    [[0, 0], [0, 1]]
+    ```
     """
     image_of_text = _image_of_text(image_embeds, text_embeds, image_of_text)
     device = image_embeds.device
@@ -108,12 +133,12 @@ def retrieval_ranks(
     num_images, num_texts = len(images), len(texts)
     for name, embeds in (("image_embeds", images), ("text_embeds", texts)):
         if not torch.isfinite(embeds.sum()):
-            raise ValueError(f"`{name}` holds numbers that are not finite, which have no rank.")
+            raise ValueError(f"`{name}` contains numbers that are not finite and cannot be ranked.")
 
     right = _exact_scores(images, texts, image_of_text, torch.arange(num_texts, device=device))
     best = torch.full((num_images,), -torch.inf, dtype=torch.double, device=device)
     best.scatter_reduce_(0, image_of_text, right, "amax")
-    # No score of single precision is farther from the true one than this.
+    # The largest error of a score in single precision.
     error = images.shape[1] * 2**-23 * images.norm(dim=1).max() * texts.norm(dim=1).max()
     bounds = [
         (best.unsqueeze(1).float() - error, best.unsqueeze(1).float() + error),
@@ -153,9 +178,9 @@ def scene_arithmetic_metrics(
     encode_texts: Callable[[list[str]], torch.Tensor],
 ) -> dict[str, float]:
     r"""
-    Asks for "this scene, but blue": an image vector less the word for its colour plus the word for another one, with
-    every scene that shows one object and every other colour. The nearest of the other such scenes must show an object
-    of the new colour and of the old shape.
+    Evaluates image arithmetic on scenes: "this scene, but blue". The query is the image vector minus the word for its
+    color plus the word for another color. It is asked for every scene with a single object and every other color. The
+    nearest of the other single-object scenes must have the new color and the old shape.
 
     Args:
         objects (`Sequence[Sequence[Mapping]]`):
@@ -163,10 +188,10 @@ def scene_arithmetic_metrics(
         image_embeds (`torch.Tensor` of shape `(scenes, size)`):
             Vectors of the scenes.
         encode_texts (`Callable`):
-            Makes vectors of a list of words.
+            A function from a list of words to vectors.
 
     Returns:
-        `dict[str, float]`: `arithmetic_r1`, in percent, and `arithmetic_queries`, of how many.
+        `dict[str, float]`: `arithmetic_r1` in percent, and the number of queries as `arithmetic_queries`.
     """
     single = [index for index, seen in enumerate(objects) if len(seen) == 1]
     kinds = [(objects[index][0]["color"], objects[index][0]["shape"]) for index in single]
@@ -183,19 +208,22 @@ def scene_arithmetic_metrics(
             right += kinds[int(scores.argmax())] == (wanted, shape)
             queries += 1
     if not queries:
-        raise ValueError(f"Among {len(objects)} scenes no two show one object each, of one shape and of two colours.")
+        raise ValueError(
+            f"None of the {len(objects)} scenes can be used: two scenes with a single object, of the same shape and "
+            "different colors, are needed."
+        )
     return {"arithmetic_r1": 100.0 * right / queries, "arithmetic_queries": queries}
 
 
 def _count(mask: torch.Tensor, dim: int) -> torch.Tensor:
-    """Like `mask.sum(dim)`, which is slow on CPU as it first makes eight bytes of each."""
+    """Computes `mask.sum(dim)`, which is slow on the CPU because it first converts each element to eight bytes."""
     if mask.device.type == "cpu":
         return torch.from_numpy(mask.numpy().sum(axis=dim, dtype="int32")).long()
     return mask.sum(dim=dim)
 
 
 def _exact_scores(images: torch.Tensor, texts: torch.Tensor, image: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-    """Inner products of pairs in double precision, each summed in the same order wherever it is computed."""
+    """Computes inner products of pairs in double precision, always summed in the same order."""
     scores = torch.empty(len(image), dtype=torch.double, device=images.device)
     pairs_at_a_time = max(1, _NUMBERS_AT_A_TIME // images.shape[1])
     for start in range(0, len(image), pairs_at_a_time):
@@ -219,14 +247,14 @@ def _image_of_text(
     if image_of_text is None:
         if not num_images or num_texts % num_images:
             raise ValueError(
-                f"{num_texts} sentences cannot be shared out evenly among {num_images} images: say in "
-                "`image_of_text` which image each describes."
+                f"{num_texts} sentences cannot be divided evenly among {num_images} images: pass the image of each "
+                "sentence as `image_of_text`."
             )
         return torch.arange(num_images, device=image_embeds.device).repeat_interleave(num_texts // num_images)
     image_of_text = torch.as_tensor(image_of_text, dtype=torch.long, device=image_embeds.device)
     if image_of_text.shape != (num_texts,):
         raise ValueError(
-            f"`image_of_text` must name an image for each of the {num_texts} sentences, got a shape of "
+            f"`image_of_text` must have one image for each of the {num_texts} sentences, got shape "
             f"{tuple(image_of_text.shape)}."
         )
     outside = torch.nonzero((image_of_text < 0) | (image_of_text >= num_images))
@@ -237,5 +265,5 @@ def _image_of_text(
         )
     without = torch.nonzero(torch.bincount(image_of_text, minlength=num_images) == 0)
     if len(without):
-        raise ValueError(f"Image {without[0].item()} has no sentence in `image_of_text`: leave it out, or add one.")
+        raise ValueError(f"Image {without[0].item()} has no sentence in `image_of_text`: remove it or add one.")
     return image_of_text

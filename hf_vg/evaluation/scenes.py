@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How good captions of scenes are: by n-grams, and by whether they are true."""
+"""Caption and grounding metrics of scenes, where it is known whether a caption is true."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,17 +23,29 @@ from .grounding import grounding_metrics
 
 def scene_caption_metrics(scenes: Sequence[Mapping[str, Any]], captions: Sequence[str]) -> dict[str, float]:
     r"""
-    Scores one caption a scene.
+    Scores the captions of scenes, one per scene.
 
     Args:
         scenes (`Sequence[Mapping]`):
-            Rows of [`load_scenes`]; of them `objects`, `captions` and `unseen` are read.
+            Rows of [`load_scenes`] with `objects`, `captions` and `unseen`.
         captions (`Sequence[str]`):
-            What a model wrote.
+            The predicted captions.
 
     Returns:
-        `dict[str, float]`: `bleu1` to `bleu4`; `true`, the share of captions that are true of their scene; and the
-        same for scenes with combinations of attributes that training showed (`true_seen`) and did not (`true_unseen`).
+        `dict[str, float]`: `bleu1` to `bleu4`; `true`, the share of true captions; and the same share for scenes whose
+        combinations of color and shape appear in training (`true_seen`) or do not (`true_unseen`).
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import load_scenes
+    >>> from hf_vg.evaluation import scene_caption_metrics
+
+    >>> scenes = load_scenes(2, 1, 1)["train"]
+    >>> captions = [scenes[0]["captions"][0], "four white crosses"]
+    >>> scene_caption_metrics(scenes, captions)["true"]
+    0.5
+    ```
     """
     metrics = caption_metrics(list(captions), [scene["captions"] for scene in scenes], metrics=("bleu",))
     truth = [caption_is_true(scene, caption) for scene, caption in zip(scenes, captions, strict=True)]
@@ -50,17 +62,17 @@ def scene_grounding_metrics(
     scenes: Sequence[Mapping[str, Any]], captions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
     r"""
-    Judges where a captioner looked while it wrote each noun, the last word of a phrase such as "two red circles".
+    Scores where a captioner looks while it writes each noun, the last word of a phrase such as "two red circles".
 
     Args:
         scenes (`Sequence[Mapping]`):
-            Rows of [`load_scenes`]; of them `image` and `objects` are read.
+            Rows of [`load_scenes`] with `image` and `objects`.
         captions (`Sequence[Mapping]`):
-            For each the `generated_text` and the `attention` that `pipeline("image-to-text")` gives with
-            `return_attention=True`. Phrases that fit nothing in their scene name no place, and are left out.
+            The output of `pipeline("image-to-text")` with `return_attention=True`, one caption per scene. Phrases that
+            fit no object of the scene are left out.
 
     Returns:
-        `dict[str, float]`: As [`grounding_metrics`].
+        `dict[str, float]`: The metrics of [`grounding_metrics`].
     """
     maps, boxes, image_sizes = [], [], []
     for scene, caption in zip(scenes, captions, strict=True):

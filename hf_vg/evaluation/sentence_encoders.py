@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Functions from sentences to vectors: universal ones, joined ones, and ones that remember."""
+"""Sentence encoders: functions from a list of sentences to one vector per sentence."""
 
 import os
 from collections.abc import Callable
@@ -29,7 +29,27 @@ Encode = Callable[[list[str]], "np.ndarray | torch.Tensor"]
 
 
 def concatenate_encoders(*encoders: Encode) -> Encode:
-    """A function that encodes a sentence by each of `encoders` and joins the vectors, as in [h ; universal vector]."""
+    """
+    Joins encoders: the result concatenates their vectors.
+
+    Args:
+        encoders (`Callable`):
+            Functions from a list of sentences to an array with one row per sentence.
+
+    Returns:
+        `Callable`: The joined encoder.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import concatenate_encoders
+
+    >>> encode = concatenate_encoders(lambda texts: np.zeros((len(texts), 2)), lambda texts: np.ones((len(texts), 1)))
+    >>> encode(["a dog"]).tolist()
+    [[0.0, 0.0, 1.0]]
+    ```
+    """
 
     def encode(sentences: list[str]) -> np.ndarray:
         return np.concatenate([np.asarray(encoder(sentences)) for encoder in encoders], axis=1)
@@ -39,50 +59,65 @@ def concatenate_encoders(*encoders: Encode) -> Encode:
 
 def universal_encoder(name: str, batch_size: int = 64, device: str | torch.device = "cpu") -> Encode:
     r"""
-    Vectors that know language in general, to set beside grounded ones or to join with them.
+    Loads a text-only sentence encoder, to compare with a grounded one or to join with it.
 
     Args:
         name (`str`):
             A model that sentence-transformers loads: a folder, or a name on the Hub such as
             `"sentence-transformers/all-MiniLM-L6-v2"`.
         batch_size (`int`, *optional*, defaults to 64):
-            How many sentences are encoded at a time.
+            Number of sentences per batch.
         device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
-            Where they are encoded.
+            The device of the model.
 
     Returns:
-        `Callable`: From a list of sentences to an array with a row for each.
+        `Callable`: A function from a list of sentences to an array with one row per sentence.
     """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
-        raise ImportError("Universal vectors need sentence-transformers: `pip install hf-vg[sentences]`.") from error
+        raise ImportError(
+            "A universal encoder needs sentence-transformers: `pip install hf-vg[sentences]`."
+        ) from error
     model = SentenceTransformer(name, device=str(device))
     return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=len(sentences) > 1000)
 
 
 def cache_vectors(encode: Encode, name: str, path: str | os.PathLike) -> Encode:
     r"""
-    Keeps the vectors of an encoder in an Arrow file, for what is set beside many others and need not be computed for
-    each.
+    Caches the vectors of an encoder in an Arrow file, so that each sentence is encoded once.
 
     Args:
         encode (`Callable`):
-            From a list of sentences to an array with a row for each.
+            A function from a list of sentences to an array with one row per sentence.
         name (`str`):
-            What the encoder is called. A file with the vectors of another is refused.
+            The name of the encoder. A file with the vectors of another encoder raises an error.
         path (`str` or `os.PathLike`):
-            The file. It is made, and added to, as sentences are encoded that it does not hold.
+            The file. It is created if necessary, and new sentences are added to it.
 
     Returns:
-        `Callable`: As `encode`.
+        `Callable`: The encoder with the cache.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import cache_vectors
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> lengths = lambda texts: np.array([[len(text)] for text in texts])
+    >>> encode = cache_vectors(lengths, "lengths", f"{folder.name}/vectors.arrow")
+    >>> encode(["a dog", "a bird"]).tolist()
+    [[5.0], [6.0]]
+    ```
     """
     path, vectors = Path(path), {}
     if path.exists():
         table = feather.read_table(path)
         found = (table.schema.metadata or {}).get(b"encoder", b"").decode()
         if found != name:
-            raise ValueError(f"{path} holds vectors of {found!r}, and not of {name!r}.")
+            raise ValueError(f"{path} contains vectors of {found!r}, not of {name!r}.")
         rows = table["vector"].combine_chunks()
         matrix = rows.flatten().to_numpy().reshape(len(rows), -1)
         vectors.update(zip(table["sentence"].to_pylist(), matrix, strict=True))

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Whether the attention of a sentence encoder lies on the words that name something in the image."""
+"""Evaluates whether a sentence encoder attends to the words that name objects in the image."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,33 +30,35 @@ def sentence_grounding_metrics(
     batch_size: int = 128,
 ) -> dict[str, float]:
     r"""
-    Judges the words a sentence encoder looks at by those that name something with a box.
+    Scores the attention of a sentence encoder: does it attend to the words of phrases with boxes?
 
     Args:
-        model ([`PreTrainedModel`]), tokenizer ([`PreTrainedTokenizerFast`]):
-            As for [`attention_of_sentences`]. The mean of the attention rows is judged.
+        model ([`PreTrainedModel`]):
+            The sentence encoder, see [`attention_of_sentences`]. The mean of its attention rows is scored.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            The model's tokenizer.
         rows (`Iterable[Mapping]`):
-            Of [`load_flickr30k_entities`] or [`grounded_scenes`]; of them `captions` and `phrases` are read. Captions
-            without a phrase that has boxes, or with nothing else, cannot be judged and are left out.
+            Rows of [`load_flickr30k_entities`] or [`grounded_scenes`] with `captions` and `phrases`. Captions without
+            a phrase that has boxes, and captions with no other words, are left out.
         batch_size (`int`, *optional*, defaults to 128):
-            Sentences to encode at a time.
+            Number of sentences per batch.
 
     Returns:
-        `dict[str, float]`: means over captions.
+        `dict[str, float]`: Means over captions.
 
-        - **pointing** -- whether the word with most attention is in a phrase that has boxes. Equal largest words count
-          by the share of them that is.
+        - **pointing** -- whether the word with the most attention is in a phrase with boxes. If several words have the
+          most attention, the share of them counts.
         - **mass** -- the share of attention on words of such phrases.
-        - **average_precision** -- of the attention as a score of such words.
-        - **random** -- the share of tokens, the end included, that are in such phrases: what even attention gives.
-        - **sentences** -- how many there were.
+        - **average_precision** -- the average precision of the attention in finding such words.
+        - **random** -- the share of tokens, including the end token, in such phrases: the score of uniform attention.
+        - **sentences** -- the number of captions.
     """
     sentences = []
     for row in rows:
         for number, caption in enumerate(row["captions"]):
             spans = [(p["start"], p["end"]) for p in row["phrases"] if p["caption"] == number and p["boxes"]]
             sentences.append((caption, spans))
-    sentences.sort(key=lambda sentence: len(sentence[0]))  # batches of near lengths
+    sentences.sort(key=lambda sentence: len(sentence[0]))  # batches of similar lengths
 
     scores = []
     for start in range(0, len(sentences), batch_size):

@@ -11,23 +11,23 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How well sentence vectors transfer: the SentEval protocol (Conneau and Kiela, 2018) on eight tasks.
+"""Evaluates sentence vectors with the SentEval protocol (Conneau and Kiela, 2018) on eight tasks.
 
-The protocol is that of SentEval's "literature" settings. Vectors stay as they are and a linear classifier is trained
-on them, or on [|u - v| ; u * v] for pairs, by Adam in batches of 64. Every 4 epochs it is scored on held-out rows; the
-best is kept, and training ends at the 6th score that is no better than the best before it. L2 regularisation is chosen
-from 1e-5 to 1e-2 by 10-fold cross-validation or on the dev split, and accuracy is that of a classifier trained anew
-with it. MR, CR, SUBJ and MPQA have no test split: they nest that cross-validation in another. SICK-R predicts a
-distribution over the five scores, by squared error.
+The protocol uses SentEval's "literature" settings. The vectors are fixed. A linear classifier is trained on them, or
+on [|u - v| ; u * v] for pairs, with Adam in batches of 64. It is scored on held-out rows every 4 epochs. The best
+classifier is kept, and training stops at the 6th score that is not better than the best before it. The L2
+regularization is chosen from 1e-5 to 1e-2 by 10-fold cross-validation or on the dev split. The accuracy is that of a
+classifier trained again with the chosen value. MR, CR, SUBJ and MPQA have no test split: they use nested
+cross-validation. SICK-R predicts a distribution over the five scores, with the squared error as loss.
 
-Where this differs from running SentEval:
+Differences from SentEval:
 
-- The random order of an epoch is drawn once for all folds (see [`fit_linear_classifiers`]), not for each of them.
-- Folds are those of today's scikit-learn; before its version 0.22 the same seed gave others.
-- The cross entropy is a mean over the batch, which it is in SentEval with PyTorch since 0.4.1, and not a sum.
-- Files that are not there cannot be used: where an official test split is missing, its dev split takes its place
-  (MRPC, whose classifier never sees it), or only the dev score is reported (SST2, SICK-E, SICK-R). SST2 is trained on
-  the sentences of `stsa.binary.train`, and on phrases only if that file holds them.
+- The random order of an epoch is drawn once for all folds, see [`fit_linear_classifiers`].
+- The folds are those of current scikit-learn. Before version 0.22, the same seed gave other folds.
+- The cross entropy is a mean over the batch, as in SentEval with PyTorch 0.4.1 or later, not a sum.
+- If an official test split is missing, the dev split replaces it (MRPC, whose classifier never sees it), or only the
+  dev score is reported (SST2, SICK-E, SICK-R). SST2 is trained on the lines of `stsa.binary.train`, which may or may
+  not include phrases.
 """
 
 import os
@@ -57,25 +57,25 @@ def evaluate_sentences(
     device: str | torch.device = "cpu",
 ) -> dict[str, dict[str, float]]:
     r"""
-    Scores sentence vectors on tasks of the protocol.
+    Evaluates sentence vectors on SentEval tasks.
 
     Args:
         encode (`Callable` or `Mapping[str, np.ndarray]`):
-            A function from a list of sentences to an array with a row for each, as the `encode` method of
-            [`SelfAttnGroundedEncoderModel`] is, or the vectors themselves by sentence. Each sentence is encoded once.
+            A function from a list of sentences to an array with one row per sentence, such as the method `encode` of
+            [`SelfAttnGroundedEncoderModel`]. Or a mapping from sentences to vectors. Each sentence is encoded once.
         folder (`str` or `os.PathLike`):
-            Where the files of the tasks lie, see [`load_sentence_task`].
+            The folder with the files of the tasks, see [`load_sentence_task`].
         tasks (`Sequence[str]`, *optional*, defaults to all eight):
-            Which tasks.
+            The tasks to evaluate.
         num_folds (`int`, *optional*, defaults to 10):
-            Folds of the cross-validation, inner and outer.
+            Number of folds of the inner and outer cross-validation.
         device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
-            Where classifiers are trained.
+            The device for training the classifiers.
 
     Returns:
-        `dict[str, dict[str, float]]`: By task, in percent: `dev_accuracy`, and `accuracy` on rows that nothing was
-        chosen by; for MRPC also `f1`; for SICK-R `dev_pearson`, `pearson`, `spearman`, and `mse` (no percentage).
-        Where a test split is missing, the scores on it are too.
+        `dict[str, dict[str, float]]`: For each task, in percent: `dev_accuracy`, and `accuracy` on test rows. MRPC
+        also has `f1`. SICK-R has `dev_pearson`, `pearson`, `spearman`, and `mse`, which is not a percentage. Without a
+        test split, the test scores are missing.
     """
     loaded = [load_sentence_task(task, folder) for task in tasks]
     if not isinstance(encode, Mapping):
@@ -90,7 +90,24 @@ def evaluate_sentence_task(
     device: str | torch.device = "cpu",
     schedule: Schedule | None = None,
 ) -> dict[str, float]:
-    """As [`evaluate_sentences`], for one task. `schedule` is how classifiers are trained, by default SentEval's."""
+    """
+    Evaluates sentence vectors on one task, see [`evaluate_sentences`].
+
+    Args:
+        task ([`SentenceTask`]):
+            The task.
+        encode (`Callable` or `Mapping[str, np.ndarray]`):
+            A function from a list of sentences to vectors, or a mapping from sentences to vectors.
+        num_folds (`int`, *optional*, defaults to 10):
+            Number of folds of the cross-validation.
+        device (`str` or `torch.device`, *optional*, defaults to `"cpu"`):
+            The device for training the classifiers.
+        schedule ([`Schedule`], *optional*):
+            The training schedule of the classifiers. Defaults to SentEval's.
+
+    Returns:
+        `dict[str, float]`: The scores of the task.
+    """
     features = _features(task, encode)
     features = {name: torch.as_tensor(array, device=device) for name, array in features.items()}
     labels = {name: split.labels for name, split in task.splits.items()}
@@ -106,8 +123,29 @@ def evaluate_sentence_task(
 
 def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
     r"""
-    Training and held-out rows of each fold. Folds have nearly the same share of each class, and are those of
-    scikit-learn's `StratifiedKFold(num_folds, shuffle=True, random_state=seed)`.
+    Splits rows into folds with nearly the same share of each class. The folds equal those of scikit-learn's
+    `StratifiedKFold(num_folds, shuffle=True, random_state=seed)`.
+
+    Args:
+        labels (`np.ndarray`):
+            The class of each row.
+        num_folds (`int`):
+            Number of folds.
+        seed (`int`, *optional*, defaults to 1111):
+            Seed of the shuffle.
+
+    Returns:
+        `list[tuple[np.ndarray, np.ndarray]]`: The training rows and the held-out rows of each fold.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation.sentences import stratified_folds
+
+    >>> [len(held_out) for _, held_out in stratified_folds(np.array([0, 0, 0, 1, 1, 1]), num_folds=3)]
+    [2, 2, 2]
+    ```
     """
     classes, first_rows, codes, counts = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
     if counts.min() < num_folds:
@@ -118,8 +156,8 @@ def stratified_folds(labels: np.ndarray, num_folds: int, seed: int = SEED) -> li
     rng = np.random.RandomState(seed)
     fold_of_row = np.empty(len(labels), dtype=np.int64)
     position = 0
-    for code in np.argsort(first_rows):  # classes in the order in which they first appear
-        # Rows are dealt out to the folds in turn, going on where the class before ended, and then shuffled.
+    for code in np.argsort(first_rows):  # classes in order of first appearance
+        # Rows are dealt to the folds in turn, starting after the last fold of the previous class, then shuffled.
         dealt = np.sort((position + np.arange(counts[code])) % num_folds)
         rng.shuffle(dealt)
         fold_of_row[codes == code] = dealt
@@ -176,8 +214,8 @@ def _cross_validated(name: str, features: Any, labels: Any, num_folds: int, sche
 def _with_splits(name: str, features: Any, labels: Any, schedule: Any) -> dict[str, float]:
     rows, targets, fold = _one_fold(features, labels, WEIGHT_DECAYS)
     with tqdm(total=len(WEIGHT_DECAYS), desc=name, unit="classifier") as progress:
-        # The classifier that SentEval trains anew with the chosen weight decay is, seed and data being the same, the
-        # one that was chosen.
+        # SentEval trains a classifier again with the chosen weight decay. The seed and the data are the same, so it
+        # equals the classifier that was chosen.
         ((weights,), scores) = fit_linear_classifiers(
             rows, _one_hot(targets, rows.device), [fold], schedule=schedule, progress=progress
         )
@@ -215,7 +253,27 @@ def _relatedness(features: Any, labels: Any, schedule: Any) -> dict[str, float]:
 
 
 def score_distribution(scores: np.ndarray) -> np.ndarray:
-    """The target of Tai et al. (2015): a score from 1 to 5 is split between the whole numbers below and above it."""
+    """
+    Converts scores from 1 to 5 to the target distributions of Tai et al. (2015): a score is split between the integers
+    below and above it.
+
+    Args:
+        scores (`np.ndarray`):
+            The scores.
+
+    Returns:
+        `np.ndarray` of shape `(scores, 5)`: The distributions.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation.sentences import score_distribution
+
+    >>> score_distribution(np.array([3.25])).tolist()
+    [[0.0, 0.0, 0.75, 0.25, 0.0]]
+    ```
+    """
     targets = np.zeros((len(scores), 5), dtype=np.float32)
     floors = np.floor(scores).astype(np.int64)
     rows = np.arange(len(scores))
@@ -226,14 +284,14 @@ def score_distribution(scores: np.ndarray) -> np.ndarray:
 
 
 def _best_weight_decay(scores: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """By mean accuracy over folds, rounded as SentEval does; the smallest of equally good ones."""
+    """Chooses by mean accuracy over folds, rounded as in SentEval. The smallest of equally good values is chosen."""
     means = [round(100 * value, 2) for value in torch.stack(list(scores)).mean(dim=0).tolist()]
     best = int(np.argmax(means))
     return WEIGHT_DECAYS[best], means[best]
 
 
 def _refit_fold(train: np.ndarray, weight_decay: float) -> Fold:
-    """5% of the rows say when to stop."""
+    """Holds out 5% of the rows for early stopping."""
     order = np.random.RandomState(SEED).permutation(len(train))
     held_out = int(0.05 * len(train))
     return Fold(train[order[held_out:]], train[order[:held_out]], (weight_decay,))
@@ -252,11 +310,11 @@ def _one_hot(labels: np.ndarray, device: torch.device) -> torch.Tensor:
 
 def _pearson(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x, y = x - x.mean(), y - y.mean()
-    return ((x @ y) / (x.norm() * y.norm())).nan_to_num()  # a constant correlates with nothing
+    return ((x @ y) / (x.norm() * y.norm())).nan_to_num()  # 0 for a constant
 
 
 def _ranks(values: torch.Tensor) -> torch.Tensor:
-    """Equal values share the mean of their ranks."""
+    """Computes ranks. Equal values get the mean of their ranks."""
     _, codes, counts = values.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     return (last - (counts - 1) / 2)[codes]
@@ -271,8 +329,8 @@ def _encode_once(encode: Encode, sentences: list[str]) -> dict[str, np.ndarray]:
     vectors = vectors.cpu().numpy() if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise ValueError(
-            f"`encode` must give one vector per sentence: for {len(sentences)} sentences it gave an array of shape "
-            f"{vectors.shape}."
+            f"`encode` must return one vector per sentence: for {len(sentences)} sentences it returned an array of "
+            f"shape {vectors.shape}."
         )
     return dict(zip(sentences, vectors, strict=True))
 

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Stems of English words by the Porter2 algorithm (https://snowballstem.org/algorithms/english/stemmer.html)."""
+"""The Porter2 stemmer for English words (https://snowballstem.org/algorithms/english/stemmer.html)."""
 
 import re
 from functools import lru_cache
@@ -36,7 +36,7 @@ _STEP_3 = {
 }  # fmt: skip
 _STEP_4 = dict.fromkeys("al ance ence er ic able ible ant ement ment ent ism ate iti ous ive ize ion".split(), "")
 
-# A short syllable at the end: vowel and consonant after a consonant, or making up the whole word.
+# A short syllable at the end: a vowel and a consonant after a consonant, or as the whole word.
 _SHORT_SYLLABLE = re.compile("(?:^|.*[^aeiouy])[aeiouy][^aeiouywxY]$|^[aeiouy][^aeiouy]$")
 _REGION = re.compile("[aeiouy][^aeiouy]")
 
@@ -44,9 +44,20 @@ _REGION = re.compile("[aeiouy][^aeiouy]")
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """
-    The stem of a lower-case English word.
+    Stems a lower-case English word.
+
+    Args:
+        word (`str`):
+            The word.
+
+    Returns:
+        `str`: The stem.
+
+    Example:
 
     ```python
+    >>> from hf_vg.evaluation.stemming import stem
+
     >>> [stem(word) for word in ("running", "dogs", "happily")]
     ['run', 'dog', 'happili']
     ```
@@ -91,7 +102,7 @@ def stem(word: str) -> str:
 
 
 def _regions(word: str) -> tuple[int, int]:
-    """Where R1 and R2 begin: each after the first consonant that follows a vowel."""
+    """Returns the starts of R1 and R2: each starts after the first consonant that follows a vowel."""
     special = re.match("gener|commun|arsen", word)
     first = special or _REGION.search(word)
     r1 = first.end() if first else len(word)

@@ -12,11 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Penn Treebank tokenization of captions, as the COCO caption evaluation does it, without Java.
+"""The Penn Treebank tokenization of the COCO caption evaluation, without Java.
 
-That evaluation runs Stanford's PTBTokenizer over the captions and drops punctuation. The rules here restate what that
-tokenizer was observed to do with words; as in it, the longest match at each position wins. Left out is what crosses
-spaces: mark-up with attributes, telephone numbers, and "2 1/2", which it joins and BLEU and CIDEr split again.
+The COCO evaluation runs Stanford's PTBTokenizer over the captions and drops punctuation. The rules here reproduce the
+observed behavior of that tokenizer: the longest match at each position wins. Tokens with spaces inside are not
+covered: markup with attributes, telephone numbers, and "2 1/2", which PTBTokenizer joins and BLEU and CIDEr split
+again.
 """
 
 import re
@@ -24,10 +25,11 @@ import unicodedata
 from functools import lru_cache
 
 
-# What the COCO evaluation drops. Brackets stay, as "-lrb-" and so on: it lists them in capitals, the tokens are not.
+# Tokens that the COCO evaluation drops. Brackets stay, as "-lrb-" etc.: it lists them in upper case, but the tokens
+# are lower case.
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
-# Tokens that come out spelled differently.
+# Tokens whose spelling changes.
 SPELLINGS = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
     '"': "''", "“": "``", "”": "''", "«": "``", "»": "''", "‘": "`", "’": "'", "‹": "`", "›": "'",
@@ -36,8 +38,8 @@ SPELLINGS = {
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'", "&mdash;": "--", "&ndash;": "--",
 }  # fmt: skip
 
-# Words that keep a final period (some only with a capital), words that keep it before a number, and words before which
-# a single letter loses it because the period ended a sentence.
+# Words that keep a final period (some only if capitalized), words that keep it before a number, and words that start a
+# sentence, before which a single letter loses its period.
 ABBREVIATIONS = """
     adj adm adv al ala alex apr ariz assn assoc asst atty attys aug ave bhd bldg blvd brig bros calif capt cf cmdr
     co col colo comdr conn corp cos cpl ct dak dec dept det dr drs elec ens esq est etc ext feb fla fri ft ga gen
@@ -63,7 +65,8 @@ _PART = f"(?:[dDlLoO]{_APOSTROPHE}(?={_LETTER}{{2}}))?{_ALNUM}+"
 _COMPOUND = f"(?:\\d+(?:[.,]\\d+)+(?:-{_PART})+|{_PART}(?:[-_]{_PART})*)"
 _SLASHED = "[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}"
 
-# The token is the group; what a pattern asks for beyond it counts toward its length. Of equal lengths the first wins.
+# The token is the group. Text that a pattern matches after the group counts toward its length. If two matches have the
+# same length, the first pattern wins.
 _PATTERNS = [
     re.compile(pattern)
     for pattern in (
@@ -97,7 +100,7 @@ _PATTERNS = [
         "(anti-|pro-)",
         "([A-Z]+(?:[+&][A-Z]+)+|C\\+\\+|[A-Z]{1,2}\\$)",
         "([-+]?(?:\\d*(?:[.:,]\\d+)+|\\d+))",
-        # Web and mark-up
+        # Web and markup
         "(https?://\\S*[\\w/])",
         "((?:[\\w-]+\\.)+(?i:com|net|org|edu)(?:/\\S*\\w)?(?!\\w))",
         "([\\w.+-]+@\\w+(?:[.-]\\w+)*)",
@@ -115,9 +118,20 @@ _PATTERNS = [
 
 def ptb_tokenize(caption: str) -> list[str]:
     """
-    Splits a caption into lower-case words without punctuation.
+    Splits a caption into lower-case words without punctuation, as the COCO caption evaluation does.
+
+    Args:
+        caption (`str`):
+            The caption.
+
+    Returns:
+        `list[str]`: The words.
+
+    Example:
 
     ```python
+    >>> from hf_vg.evaluation import ptb_tokenize
+
     >>> ptb_tokenize("A man's dog isn't wearing a T-shirt.")
     ['a', 'man', "'s", 'dog', 'is', "n't", 'wearing', 'a', 't-shirt']
     ```
@@ -125,7 +139,7 @@ def ptb_tokenize(caption: str) -> list[str]:
     chunks = caption.split()
     tokens: list[str] = []
     for index, chunk in enumerate(chunks):
-        # Only a final period depends on what follows.
+        # Only a final period depends on the next chunk.
         following = chunks[index + 1] if chunk[-1] == "." and index + 1 < len(chunks) else ""
         tokens += _tokenize_chunk(chunk, following)
     return tokens
@@ -133,7 +147,7 @@ def ptb_tokenize(caption: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _tokenize_chunk(chunk: str, following: str) -> tuple[str, ...]:
-    """The tokens of a piece of a caption that has no spaces in it."""
+    """Tokenizes a part of a caption without spaces."""
     text = f"{chunk} {following}"
     tokens, start = [], 0
     while start < len(chunk):
@@ -145,7 +159,7 @@ def _tokenize_chunk(chunk: str, following: str) -> tuple[str, ...]:
 
 
 def _spell(token: str) -> str:
-    """The token as it is written in the end, empty if it is left out."""
+    """Returns the final spelling of a token. It is empty if the token is dropped."""
     token = SPELLINGS.get(token, token.lower())
     if re.fullmatch(f"{_CLITIC}|n['’]t", token):
         return token.replace("’", "'")

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How good answers to questions about images are."""
+"""The accuracy of answers to questions about images."""
 
 from collections.abc import Sequence
 
@@ -22,17 +22,29 @@ from ..data.vqa import answer_scores, normalize_answer
 
 def vqa_accuracy(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> float:
     r"""
-    The accuracy of VQA: an answer that at least three people gave counts as 1, one that n < 3 gave as n / 3, averaged
-    over the ways to leave one person out.
+    Computes the VQA accuracy: an answer scores min(1, n / 3), where n is the number of people who gave it, averaged
+    over all subsets that leave one person out.
 
     Args:
         predictions (`Sequence[str]`):
-            One answer a question.
+            One answer per question.
         answers (`Sequence[Sequence[str]]`):
-            What people answered to each.
+            The human answers to each question.
+
+    Returns:
+        `float`: The accuracy, from 0 to 1.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import vqa_accuracy
+
+    >>> vqa_accuracy(["red", "2"], [["red"] * 10, ["three"] * 10])
+    0.5
+    ```
     """
     if len(predictions) != len(answers) or not len(answers):
-        raise ValueError(f"There must be one prediction a question, got {len(predictions)} for {len(answers)}.")
+        raise ValueError(f"There must be one prediction per question, got {len(predictions)} for {len(answers)}.")
     scores = [
         answer_scores(given).get(normalize_answer(predicted), 0.0)
         for predicted, given in zip(predictions, answers, strict=True)

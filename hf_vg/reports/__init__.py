@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a person reads of an evaluation: Markdown, HTML and JSON."""
+"""Evaluation reports in Markdown, HTML and JSON."""
 
 from .caption_report import escape_markdown, write_report
 from .grounding_table import grounding_table

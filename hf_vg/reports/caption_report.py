@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""One report of a captioner: its scores with confidence intervals, and its best and worst captions with maps."""
+"""The report of a captioner: scores with confidence intervals, and its best and worst captions with their maps."""
 
 import base64
 import html
@@ -38,25 +38,48 @@ def write_report(
     deletion: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
     r"""
-    Writes `report.json`, `report.md` with figures, and `report.html`, which shows maps at a touch.
+    Writes a report of a captioner: `report.json`, `report.md` with figures, and an interactive `report.html`, which
+    shows the map of each word.
 
     Args:
         output_dir (`str` or `PathLike`):
-            The folder.
-        title (`str`), facts (`Mapping`):
-            What the report is of.
+            The folder to write to.
+        title (`str`):
+            The title of the report.
+        facts (`Mapping`):
+            Facts to list below the title, for example the model and the dataset.
         metrics (`Mapping`):
-            Of [`caption_intervals`] and [`grounding_intervals`].
+            The results of [`caption_intervals`] and [`grounding_intervals`].
         examples (`Mapping`):
-            For each heading, captions as [`caption_examples`] or [`candidate_examples`] gives them, each with its
-            `references`, `score` and `id`.
+            For each heading, captions of [`caption_examples`] or [`candidate_examples`], each with its `references`,
+            `score` and `id`.
         ranked_by (`str`, *optional*, defaults to `"cider_d"`):
-            The metric that `score` is of.
+            The metric of `score`.
         deletion (`Mapping[str, Any]`, *optional*):
-            What [`deletion_summary`] returned for the maps. The report shows its curves.
+            The result of [`deletion_summary`] for the maps. The report shows its curves.
 
     Returns:
-        `dict[str, Path]`: The files by their kind.
+        `dict[str, Path]`: The files, under `"json"`, `"md"` and `"html"`.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from hf_vg.reports import write_report
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> metrics = {"bleu4": {"value": 0.251, "low": 0.2, "high": 0.3}}
+    >>> files = write_report(folder.name, "My captioner", {"dataset": "scenes"}, metrics, examples={})
+    >>> print(files["md"].read_text())
+    # My captioner
+    <BLANKLINE>
+    - dataset: scenes
+    <BLANKLINE>
+    | metric | value | 95% interval |
+    | --- | ---: | --- |
+    | BLEU-4 | 25.1 | 20.0 to 30.0 |
+    <BLANKLINE>
+    ```
     """
     output_dir = Path(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -78,8 +101,8 @@ def write_report(
     deletion_html = ""
     if deletion is not None:
         record["deletion"] = {name: deletion[name] for name in ("score", "score_center", "shares", "probability")}
-        plot_deletion({"what a word's map marks": deletion}, output_dir / "deletion.png")
-        question, answer = "Can the maps be believed?", _deletion_text(deletion)
+        plot_deletion({"regions that the word's map marks": deletion}, output_dir / "deletion.png")
+        question, answer = "Can you trust the maps?", _deletion_text(deletion)
         lines += ["", f"## {question}", "", answer, "", "![Probability of words as more is hidden](deletion.png)"]
         picture = base64.b64encode((output_dir / "deletion.png").read_bytes()).decode()
         deletion_html = (
@@ -123,7 +146,26 @@ def write_report(
 
 
 def escape_markdown(text: str) -> str:
-    """Makes one line of plain text of what others wrote: no mark-up, links, formulas or mentions."""
+    """
+    Escapes text from others for Markdown. The result is one line of plain text, without markup, links, formulas or
+    mentions.
+
+    Args:
+        text (`str`):
+            The text.
+
+    Returns:
+        `str`: The escaped text.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.reports import escape_markdown
+
+    >>> print(escape_markdown("a *dog* at www.example.org"))
+    a \\*dog\\* at www\\.example.org
+    ```
+    """
     text = " ".join(str(text).split())
     text = re.sub(r"([\\`*_{}\[\]<>|#&~$@]|(?<=www)\.|:(?=//)|^[-+=]|(?<=^\d)[.)])", r"\\\1", text)
     return text.encode(errors="replace").decode()  # a lone surrogate cannot be written to a file
@@ -134,10 +176,10 @@ def _deletion_text(deletion: Mapping[str, Any]) -> str:
     center, center_interval = _shown("deletion_center", deletion["score_center"])
     words, images = len(deletion["words"]), len({word["image"] for word in deletion["words"]})
     return (
-        f"The part of the image that a word's map marks most is hidden, and the model reads its caption again. The "
-        f"probability of the word falls further than when as much is hidden at random: by {score} ({interval}). "
-        f"Against hiding the centre it is {center} ({center_interval}). These are means over {words:,} words of "
-        f"{images:,} images."
+        f"This test hides the regions that a word's map marks most, and the model reads its caption again. The "
+        f"probability of the word falls by {score} ({interval}) more than if random regions of the same size are "
+        f"hidden, and by {center} ({center_interval}) more than if the center is hidden. These are means over "
+        f"{words:,} words of {images:,} images."
     )
 
 

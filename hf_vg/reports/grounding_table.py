@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A table of where the words of a model look."""
+"""A text table of grounding results."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,11 +29,15 @@ _COLUMNS = {
 
 def grounding_table(metrics: Mapping[str, Any]) -> str:
     r"""
-    What [`evaluate_grounding`] found, as text: explainers with their intervals, the baselines, layers and heads.
+    Formats the results of [`evaluate_grounding`] as text: explainers with confidence intervals, baselines, layers and
+    heads.
 
     Args:
         metrics (`Mapping[str, Any]`):
-            Of [`evaluate_grounding`].
+            The results of [`evaluate_grounding`].
+
+    Returns:
+        `str`: The table.
     """
     first = next(iter(metrics["methods"].values()))
     columns = [name for name in _COLUMNS if name in first]
@@ -42,7 +46,7 @@ def grounding_table(metrics: Mapping[str, Any]) -> str:
         [method, *(_with_interval(name, found[name]) for name in columns)]
         for method, found in metrics["methods"].items()
     ]
-    for name, baseline in (("center", "the centre"), ("random", "at random")):
+    for name, baseline in (("center", "image center"), ("random", "random")):
         rows.append([baseline, _with_interval("pointing", first[f"pointing_{name}"]), *[""] * (len(columns) - 1)])
     best = metrics["best_head"]
     if best is not None:
@@ -50,7 +54,7 @@ def grounding_table(metrics: Mapping[str, Any]) -> str:
         rows.append([name, *(_with_interval(name, best[name]) if name in best else "" for name in columns)])
     text = f"{metrics['words']:,} phrases of {metrics['images']:,} images\n\n{_table(rows)}"
     if best is not None:
-        text += "\n\nThe best head (layer.head) was chosen on every other image, and is judged on the rest."
+        text += "\n\nThe best head (layer.head) is chosen on every second image and scored on the others."
     heads = max(len(layer) for layer in metrics["heads"])
     if heads * len(metrics["heads"]) > 1:
         rows = [["pointing", "all heads", *(f"head {head}" for head in range(heads))]]

@@ -299,7 +299,7 @@ def test_strict_mode_tells_nothing_of_files(demo, models, tmp_path):
         with pytest.raises(gr.Error) as error:
             demo.caption(name, demo.images[0], 1)
         told.add(str(error.value.message))
-    assert told == {"Choose one of the checkpoints that are offered here.", "Choose a checkpoint first."}
+    assert told == {"Choose one of the checkpoints in the list.", "Choose a checkpoint first."}
     open_demo = Checkpoints([], any_model=True)
     assert open_demo.load(lambda name, trust: name, copy) == copy
     with pytest.raises(gr.Error, match="there is no folder"):
@@ -324,7 +324,7 @@ def test_the_caption_tab_asks_any_chat_model(demo, models, tmp_path):
     shown = html.unescape(chat.caption(folder, demo.images[0], 2, "What is it?"))
     examples = json.loads(re.search(r'id="data">(.*?)</script>', shown).group(1))
     assert [(example["layers"], example["heads"]) for example in examples] == [(2, 4)] * 2 and examples[0]["words"]
-    with pytest.raises(gr.Error, match="leave out the prompt"):
+    with pytest.raises(gr.Error, match="leave the prompt empty"):
         demo.caption(models["scnlm"], demo.images[0], 1, "a")
 
 

@@ -135,7 +135,7 @@ def test_what_fails_is_named_and_the_rest_is_done(capsys, folder, captioner):
         ("*.webp", "no file matches this pattern"),
     ):
         assert re.search(rf"hf-vg: .*{re.escape(name)}: .*{problem}", err), err
-    assert "hf-vg: 3 failed." in err
+    assert "hf-vg: 3 inputs failed." in err
 
 
 def test_captions_are_those_of_the_pipeline(capsys, folder, captioner, models):
@@ -170,9 +170,9 @@ def test_models_that_cannot_be_used_end_with_2(capsys, folder, captioner, models
             ("ground", photo, "--model", models["regions"], "--text", "a", "--detector", captioner),
             "not detect objects",
         ),
-        (("explain", photo, "--model", captioner, "--text", "a"), "give images, and no --text"),
-        (("explain", photo, "--model", models["regions"]), "give images and --text"),
-        (("explain", photo, "--model", models["encoder"], "--text", "a"), "give --text, and no images"),
+        (("explain", photo, "--model", captioner, "--text", "a"), "pass images and no --text"),
+        (("explain", photo, "--model", models["regions"]), "pass images and --text"),
+        (("explain", photo, "--model", models["encoder"], "--text", "a"), "pass --text and no images"),
     )
     for arguments, message in cases:
         output = ("--output", tmp_path / "x") if arguments[0] == "explain" else ()
@@ -227,7 +227,7 @@ def test_debug_shows_where(capsys, folder, tmp_path):
         (KeyboardInterrupt, 130, ""),
         (PermissionError(13, "Permission denied", "a\x1b/b"), 2, "hf-vg: error: a\\x1b/b: Permission denied\n"),
         (ValueError("first line\nsecond line"), 2, "hf-vg: error: first line\n"),
-        (KeyError("x"), 2, "hf-vg: error: KeyError: 'x'\nhf-vg: --debug shows where it happened.\n"),
+        (KeyError("x"), 2, "hf-vg: error: KeyError: 'x'\nhf-vg: use --debug to see the traceback.\n"),
     ],
 )
 def test_exit_codes(error, code, message, capsys, monkeypatch):
@@ -321,7 +321,7 @@ def test_search_by_sentence_and_by_sums(capsys, folder, models):
     code, out, _ = run(capsys, "search", photos, "--model", space, *sums)
     assert code == 0 and out.splitlines()[0] == f"1.0000\t{photos / '1.png'}"
     code, _, err = run(capsys, "search", photos, "--model", space)
-    assert code == 2 and "Give one of --query and --image" in err
+    assert code == 2 and "Pass either --query or --image" in err
     code, _, err = run(capsys, "search", photos, "--model", space, "--image", folder / "broken.jpg")
     assert code == 2 and "broken.jpg" in err
 
@@ -393,9 +393,9 @@ def test_scores_of_what_caption_writes(capsys, folder, captioner, tmp_path, monk
     captions.write_text(captions.read_text() + '{"image": "9.png", "caption": "a"}\nnot json\n')
     code, out, err = run(capsys, "evaluate", captions, "--references", as_json)
     assert code == 1 and out.startswith("3 images")
-    assert "9.png: " in err and "captions.jsonl:5: no object" in err
+    assert "9.png: " in err and "captions.jsonl:5: expected an object" in err
     code, _, err = run(capsys, "evaluate", captions, "--references", as_json, "--metrics", "spice")
-    assert code == 2 and "no metric 'spice'" in err
+    assert code == 2 and "unknown metric 'spice'" in err
     captions.write_text("")
     code, _, err = run(capsys, "evaluate", captions, "--references", as_json)
     assert code == 2 and "There are no captions in" in err

@@ -580,7 +580,7 @@ class TestReferring:
         right = [[0, 0, 10, 10]] * 4
         assert referring_accuracy(boxes, right) == 0.25
         assert referring_accuracy(boxes, right, threshold=0.3) == 0.5
-        with pytest.raises(ValueError, match="one box an expression"):
+        with pytest.raises(ValueError, match="one box per expression"):
             referring_accuracy(boxes, right[:2])
 
 

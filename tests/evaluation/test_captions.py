@@ -296,8 +296,8 @@ def test_scores_do_not_depend_on_order():
         (["a", "b"], [["a"], []], ValueError, r"references\[1\] is empty"),
         (["a", None], [["a"], ["b"]], TypeError, r"predictions\[1\] is NoneType, not str"),
         (["a"], [["a", 3]], TypeError, r"references\[0\]\[1\] is int, not str"),
-        (["a"], ["a"], TypeError, r"references\[0\] is one string"),
-        ("a", [["a"]], TypeError, "`predictions` is one string"),
+        (["a"], ["a"], TypeError, r"references\[0\] is a string"),
+        ("a", [["a"]], TypeError, "`predictions` is a string"),
     ],
 )
 def test_bad_input_is_named(predictions, references, error, message):
@@ -306,7 +306,7 @@ def test_bad_input_is_named(predictions, references, error, message):
 
 
 def test_df_must_be_document_frequencies():
-    with pytest.raises(TypeError, match=r"`df` is list; make it with `document_frequencies\(references\)`"):
+    with pytest.raises(TypeError, match=r"`df` is list: make it with `document_frequencies\(references\)`"):
         caption_metrics(["a"], [["a"]], "cider", df=[["a"]])
 
 

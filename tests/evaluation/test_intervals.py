@@ -67,7 +67,7 @@ def test_every_metric_has_its_value():
         assert metrics[name]["value"] == pytest.approx(value, abs=1e-12), name
     assert metrics["true"]["value"] == 0.75 and metrics["true"]["low"] < 0.75 < metrics["true"]["high"]
     assert "low" not in metrics["distinct1"] and "low" not in metrics["meteor_python"]
-    with pytest.raises(ValueError, match="no caption metric 'spice'"):
+    with pytest.raises(ValueError, match="unknown caption metric 'spice'"):
         caption_intervals(predictions, references, ("spice",))
 
 

@@ -167,7 +167,7 @@ def test_what_cannot_be_judged_is_told(processor):
         evaluate_grounding(model, processor, rows(1), ("magic",))
     with pytest.raises(ValueError, match='"last" or "all"'):
         evaluate_grounding(model, processor, rows(1), words="first")
-    with pytest.raises(ValueError, match="names anything that has a box"):
+    with pytest.raises(ValueError, match="names an object with a box"):
         evaluate_grounding(model, processor, [{**rows(1)[0], "phrases": []}])
     alone = evaluate_grounding(model, processor, rows(1), samples=10)
     assert alone["best_head"] is None and "best head" not in grounding_table(alone)

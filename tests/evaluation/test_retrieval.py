@@ -136,7 +136,7 @@ def test_wrong_inputs_are_named():
         retrieval_metrics(images, texts, [0, 1])
     with pytest.raises(ValueError, match="3 images .*2 folds"):
         retrieval_metrics(images, texts, folds=2)
-    with pytest.raises(ValueError, match="`text_embeds` holds numbers that are not finite"):
+    with pytest.raises(ValueError, match="`text_embeds` contains numbers that are not finite"):
         retrieval_metrics(images, texts * float("nan"))
 
 

@@ -23,18 +23,18 @@ from hf_vg.evaluation.captions import METRICS, caption_metrics
 
 
 _DESCRIPTION = """
-BLEU, ROUGE-L, CIDEr-D, CIDEr, METEOR and diversity of image captions, with the tokenization and numbers of the COCO
-caption evaluation. The configuration names one metric; the default computes BLEU, ROUGE-L and CIDEr.
+BLEU, ROUGE-L, CIDEr-D, CIDEr, METEOR and diversity of image captions, with the tokenization and the scores of the COCO
+caption evaluation. The configuration selects one metric; the default computes BLEU, ROUGE-L and CIDEr.
 """
 
 _KWARGS_DESCRIPTION = """
 Args:
     predictions (`list[str]`): One caption per image.
-    references (`list[list[str]]`): The captions people wrote, at least one per image.
-    df (`hf_vg.evaluation.DocumentFrequencies`, *optional*): Corpus statistics for CIDEr. Counted on `references` when
-        not given.
+    references (`list[list[str]]`): The human captions, at least one per image.
+    df (`hf_vg.evaluation.DocumentFrequencies`, *optional*): Corpus statistics for CIDEr. By default they are counted
+        on `references`.
 Returns:
-    The scores by name, such as `bleu4`, `rouge_l` and `cider_d`.
+    A dictionary of scores, such as `bleu4`, `rouge_l` and `cider_d`.
 Examples:
     >>> cider = evaluate.load("hf_vg/evaluation/modules/captions", "cider")
     >>> cider.compute(predictions=["a dog", "a cat"], references=[["a dog"], ["the cat", "a cat"]])
@@ -42,6 +42,8 @@ Examples:
 
 
 class Captions(evaluate.Metric):
+    """The metric that `evaluate.load` makes from this folder."""
+
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in ("default", *METRICS):
             raise ValueError(f"unknown configuration {self.config_name!r}: choose from default, {', '.join(METRICS)}.")
