@@ -49,7 +49,7 @@ def load_caption_data(args: CaptionDataArguments, phrases: bool = False) -> Data
         args ([`CaptionDataArguments`]):
             The dataset, and how many of its images to use.
         phrases (`bool`, *optional*, defaults to `False`):
-            Whether training rows also have the `phrases` and `boxes` of [`load_flickr30k_entities`].
+            Whether to add the columns `phrases` and `boxes` of [`load_flickr30k_entities`] to the training rows.
 
     Returns:
         [`~datasets.DatasetDict`]: The splits `train`, `validation` and `test`, with the columns `image_id`, `image`
@@ -238,7 +238,7 @@ def captioner_rows(
         return dataset
     grounding = ["phrases", "boxes"] if "boxes" in dataset.column_names else []
     if grounding and by_length:
-        raise ValueError("`max_length_difference` makes a row of each caption, and phrases belong to rows of images.")
+        raise ValueError("`max_length_difference` makes one row per caption, but phrases need one row per image.")
     rows = undecoded(dataset.select_columns(["image", "captions", *grounding]))
     say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer, args.max_caption_words)
     cache = mirrored = None

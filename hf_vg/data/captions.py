@@ -86,7 +86,7 @@ def load_captions(
         report ([`LoadingReport`], *optional*):
             Collects the counts, and every row that is skipped or repaired.
         phrases (`bool`, *optional*, defaults to `False`):
-            Whether the `phrases` and `boxes` of `"flickr30k_entities"` are kept.
+            Whether to keep the columns `phrases` and `boxes` of `"flickr30k_entities"`.
 
     Returns:
         [`~datasets.DatasetDict`]: Splits with the columns `image_id`, `image` and `captions`.

@@ -66,8 +66,8 @@ class CaptionCollator:
 
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`, and `labels` of shape
-            `(images, captions, length)`. Missing captions and positions after the end of a caption are -100. Rows
-            with phrases also give what [`AttentionSupervisionMixin`] takes.
+            `(images, captions, length)`. Missing captions and positions after the end of a caption are -100. If the
+            rows have phrases, also the inputs of [`AttentionSupervisionMixin`].
         """
         rows = readable_rows(rows, self.strict) if has_images(rows) else rows
         counts = [len(row["captions"]) for row in rows]
@@ -93,7 +93,7 @@ class CaptionCollator:
         spans: list[list] = []
         for row, of_row in zip(rows, labels, strict=True):
             offsets = token_offsets(self.processor.tokenizer, row["captions"])
-            lengths = (of_row != -100).sum(dim=1).tolist()  # 0 for a caption that is left out
+            lengths = (of_row != -100).sum(dim=1).tolist()  # 0 for captions that are left out
             spans.append(
                 [
                     [

@@ -338,14 +338,27 @@ def boxes_in_view(
     boxes: Sequence[Sequence[float]], image_size: tuple[float, float], seen: Sequence[float]
 ) -> tuple[list[list[float]], tuple[float, float]]:
     r"""
-    Boxes as they lie in the part of an image that a model is given, and the size of that part. Boxes out of sight are
-    left out.
+    Moves boxes to the coordinates of the part of the image that the model sees. Boxes outside of it are left out.
 
     Args:
-        boxes (`Sequence` of `(left, top, right, bottom)`), image_size (`tuple[float, float]`):
-            The boxes and the size of the image, width and height, in pixels.
+        boxes (`Sequence` of `(left, top, right, bottom)`):
+            Boxes in pixels.
+        image_size (`tuple[float, float]`):
+            Width and height of the image.
         seen (`Sequence[float]`):
-            The part, as [`seen_box`] gives it.
+            The part that the model sees, from [`seen_box`].
+
+    Returns:
+        `tuple[list[list[float]], tuple[float, float]]`: The boxes, and the width and height of the part.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.images import boxes_in_view
+
+    >>> boxes_in_view([[300, 0, 400, 100], [0, 0, 100, 100]], (640, 320), seen=(0.25, 0.0, 0.75, 1.0))
+    ([[140.0, 0.0, 240.0, 100.0]], (320.0, 320.0))
+    ```
     """
     width, height = image_size
     left, top, right, bottom = seen[0] * width, seen[1] * height, seen[2] * width, seen[3] * height

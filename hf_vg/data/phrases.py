@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Phrases with boxes, as tokens: what the attention of words is supervised with."""
+"""Phrases with boxes: finds them in texts and makes the inputs of supervised attention."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,29 +28,35 @@ from .images import boxes_in_view, open_image, seen_box
 logger = logging.get_logger(__name__)
 
 Box = Sequence[float]
-MAX_WARNINGS = 5  # phrases that are named; all are counted
+MAX_WARNINGS = 5  # number of missing phrases to log; all are counted
 
 
 def find_phrases(text: str, phrases: Sequence[Any], start: int = 0) -> tuple[list[dict[str, Any]], list[str]]:
     r"""
-    Finds phrases in a text, as whole words in any case. A phrase that is listed twice is found at two places.
-
-    ```python
-    >>> find_phrases("A dog chases a cat.", [("a dog", [0, 0, 9, 9]), ("a fox", [5, 0, 9, 9])])
-    ([{'start': 0, 'end': 5, 'text': 'A dog', 'boxes': [[0, 0, 9, 9]]}], ['a fox'])
-    ```
+    Finds phrases in a text. Only whole words match, and case is ignored. If you list a phrase twice, it is searched
+    for at two places.
 
     Args:
         text (`str`):
             The text.
         phrases (`Sequence`):
-            Pairs of a phrase and its box, or its list of boxes; or dicts of `text` and `boxes`.
+            Pairs of a phrase and its box or list of boxes. Or dictionaries with `text` and `boxes`.
         start (`int`, *optional*, defaults to 0):
-            Where in the text to look first. What is not found from there on is looked for before it.
+            The character at which the search starts. If a phrase is not found after it, the text before it is
+            searched.
 
     Returns:
-        `tuple`: The phrases that were found, as dicts of `start`, `end` (characters), `text` and `boxes`; and those
-        that were not.
+        `tuple[list[dict], list[str]]`: The phrases that were found, with `start` and `end` in characters, `text` and
+        `boxes`; and the phrases that were not found.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import find_phrases
+
+    >>> find_phrases("A dog chases a cat.", [("a dog", [0, 0, 9, 9]), ("a fox", [5, 0, 9, 9])])
+    ([{'start': 0, 'end': 5, 'text': 'A dog', 'boxes': [[0, 0, 9, 9]]}], ['a fox'])
+    ```
     """
     found, missing, used = [], [], set()
     for phrase in phrases:
@@ -72,26 +78,30 @@ def grounded_captions(
     captions: Sequence[str], phrases: Sequence[Any] | Mapping[str, Sequence[Box]], strict: bool = True
 ) -> dict[str, list]:
     r"""
-    Captions in the schema of [`load_flickr30k_entities`], for a row of your own data.
-
-    ```python
-    >>> row = grounded_captions(["A dog chases a cat."], [("a dog", [0, 0, 9, 9]), ("a cat", [5, 0, 9, 9])])
-    >>> row = grounded_captions(["[/EN#1/animals A dog] chases [/EN#2/animals a cat]."], {"1": [[0, 0, 9, 9]]})
-    >>> row["captions"], row["phrases"][0]
-    (['A dog chases a cat.'], {'caption': 0, 'start': 0, 'end': 5, 'text': 'A dog', 'boxes': [0]})
-    ```
+    Converts captions of your own data to the schema of [`load_flickr30k_entities`].
 
     Args:
         captions (`Sequence[str]`):
             The captions of an image.
         phrases (`Sequence` or `Mapping`):
-            Pairs of a phrase and its box or boxes, which is looked for in every caption; or, for captions with the
-            mark-up of Flickr30k Entities, the boxes of each entity by its number.
+            Pairs of a phrase and its box or boxes. Each phrase is searched for in every caption. Or, for captions with
+            the markup of Flickr30k Entities, a mapping from the number of an entity to its boxes.
         strict (`bool`, *optional*, defaults to `True`):
-            Whether a phrase that no caption has is an error. Else it is named in a warning.
+            Whether to raise an error for a phrase that is in no caption. Otherwise a warning is logged.
 
     Returns:
-        `dict[str, list]`: `captions` without mark-up, `phrases` and `boxes`.
+        `dict[str, list]`: `captions` without markup, `phrases` and `boxes`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import grounded_captions
+
+    >>> row = grounded_captions(["A dog chases a cat."], [("a dog", [0, 0, 9, 9]), ("a cat", [5, 0, 9, 9])])
+    >>> row = grounded_captions(["[/EN#1/animals A dog] chases [/EN#2/animals a cat]."], {"1": [[0, 0, 9, 9]]})
+    >>> row["captions"], row["phrases"][0]
+    (['A dog chases a cat.'], {'caption': 0, 'start': 0, 'end': 5, 'text': 'A dog', 'boxes': [0]})
+    ```
     """
     boxes: list[list[float]] = []
     rows: list[dict[str, Any]] = []
@@ -120,7 +130,7 @@ def grounded_captions(
             add(number, phrase, phrase["boxes"])
         missing.append({i for i, phrase in enumerate(phrases) if _words(phrase) in lost})
     if not isinstance(phrases, Mapping) and (nowhere := set.intersection(*missing)):
-        message = f"No caption has the phrase {_words(phrases[min(nowhere)])!r}: {captions[0]!r}."
+        message = f"No caption contains the phrase {_words(phrases[min(nowhere)])!r}: {captions[0]!r}."
         if strict:
             raise ValueError(message)
         logger.warning(message)
@@ -132,15 +142,49 @@ def _words(phrase: Any) -> str:
 
 
 def token_span(offsets: Sequence[Sequence[int]], start: int, end: int) -> tuple[int, int] | None:
-    """The first token that overlaps characters `start` to `end`, and the one after the last; or `None`."""
+    """
+    Finds the tokens of a span of characters.
+
+    Args:
+        offsets (`Sequence[Sequence[int]]`):
+            The start and end of each token in characters, see [`token_offsets`].
+        start (`int`):
+            The first character of the span.
+        end (`int`):
+            The end of the span.
+
+    Returns:
+        `tuple[int, int]` or `None`: The first token and the end of the tokens, or `None` if no token overlaps the
+        span.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.phrases import token_span
+
+    >>> token_span([(0, 1), (2, 5), (6, 10)], start=2, end=10)
+    (1, 3)
+    ```
+    """
     inside = [place for place, (first, after) in enumerate(offsets) if first < end and after > start and first < after]
     return (inside[0], inside[-1] + 1) if inside else None
 
 
 def token_offsets(tokenizer: Any, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """The characters of each token of each text, without special tokens."""
+    """
+    Returns the start and end of each token in characters, without special tokens.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            A fast tokenizer.
+        texts (`Sequence[str]`):
+            The texts.
+
+    Returns:
+        `list[list[tuple[int, int]]]`: One list of offsets per text.
+    """
     if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} does not say where in a text its tokens are: use a fast one.")
+        raise ValueError(f"{type(tokenizer).__name__} gives no positions of its tokens: use a fast tokenizer.")
     return tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
 
 
@@ -151,18 +195,19 @@ def phrase_inputs(
     missing: Sequence[int] | None = None,
 ) -> dict[str, torch.Tensor]:
     r"""
-    What a batch carries for [`AttentionSupervisionMixin`].
+    Makes the inputs of [`AttentionSupervisionMixin`].
 
     Args:
         spans (nested `Sequence`):
-            For each image, and each text about it, its phrases: first token, the one after the last, and boxes in
+            For each image and each of its texts, the phrases: the first token, the end of the tokens, and boxes in
             pixels.
         sizes (`Sequence[tuple[int, int]]`):
             Width and height of each image.
         image_processor ([`BaseImageProcessor`]):
-            What crops or pads them. A phrase whose boxes are all out of sight counts as missing.
+            The image processor, which may crop or pad the images. A phrase whose boxes are all cropped away counts as
+            missing.
         missing (`Sequence[int]`, *optional*):
-            How many phrases of each image were not found.
+            The number of phrases of each image that were not found.
 
     Returns:
         `dict[str, torch.Tensor]`: `phrase_spans` of shape `(images, texts, phrases, 2)`, `phrase_boxes`
@@ -212,7 +257,7 @@ def phrase_inputs(
 
 
 def phrases_of(row: Mapping[str, Any], caption: int) -> list[tuple[int, int, list[Box]]]:
-    """The phrases of a caption that have boxes: first character, the one after the last, and boxes in pixels."""
+    """Returns the phrases of a caption that have boxes: start and end in characters, and boxes in pixels."""
     return [
         (phrase["start"], phrase["end"], [row["boxes"][number] for number in phrase["boxes"]])
         for phrase in row["phrases"]
@@ -222,29 +267,34 @@ def phrases_of(row: Mapping[str, Any], caption: int) -> list[tuple[int, int, lis
 
 class PhraseChatCollator:
     r"""
-    Batches conversations about images, with what words should look at, for any processor with a chat template. The
-    last message is learned. It serves [`Trainer`] and TRL's `SFTTrainer`; see [`AttentionSupervisionMixin`].
+    Batches conversations about images, and the boxes that phrases should look at. It works with any processor that has
+    a chat template, and with [`Trainer`] and TRL's `SFTTrainer`. Only the last message has labels. See
+    [`AttentionSupervisionMixin`].
 
-    ```python
-    >>> row = {
-    ...     "messages": [
-    ...         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},
-    ...         {"role": "assistant", "content": [{"type": "text", "text": "A dog chases a cat."}]},
-    ...     ],
-    ...     "images": [image],
-    ...     "phrases": [{"text": "a dog", "boxes": [[10, 20, 200, 180]]}],  # left, top, right, bottom in pixels
-    ... }
-    >>> batch = PhraseChatCollator(processor)([row])
-    ```
-
-    A phrase is looked for in the last message, and then in those before it. If it is in none it is named in a warning
-    and counted in `missing_phrases`, which the trainer logs.
+    A phrase is searched for in the last message first, and then in the messages before it. If it is not found, a
+    warning is logged, and `missing_phrases` counts it, which the trainer logs.
 
     Args:
         processor ([`ProcessorMixin`]):
             The model's processor, with a chat template and a fast tokenizer.
         strict (`bool`, *optional*, defaults to `False`):
-            Whether a phrase that is not found is an error.
+            Whether to raise an error for a phrase that is not found.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import PhraseChatCollator
+
+    >>> row = {
+    ...     "messages": [
+    ...         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},
+    ...         {"role": "assistant", "content": [{"type": "text", "text": "A dog chases a cat."}]},
+    ...     ],
+    ...     "images": ["dog.jpg"],
+    ...     "phrases": [{"text": "a dog", "boxes": [[10, 20, 200, 180]]}],  # left, top, right, bottom in pixels
+    ... }
+    >>> batch = PhraseChatCollator(processor)([row])  # doctest: +SKIP
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, strict: bool = False):
@@ -257,10 +307,11 @@ class PhraseChatCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each with `messages`, one image in `images`, and `phrases`: dicts of `text` and `boxes`, or pairs.
+                Each row has `messages`, one image in `images`, and `phrases`, see [`find_phrases`].
 
         Returns:
-            What the model is called with, `labels`, and what [`AttentionSupervisionMixin`] takes.
+            `dict[str, torch.Tensor]`: The inputs of the model, `labels`, and the inputs of
+            [`AttentionSupervisionMixin`].
         """
         images = [[open_image(image) for image in row["images"]] for row in rows]
         render = self.processor.apply_chat_template
@@ -285,8 +336,8 @@ class PhraseChatCollator:
         for number, (row, text, prompt) in enumerate(zip(rows, texts, prompts, strict=True)):
             if not text.startswith(prompt):
                 raise ValueError(
-                    "This chat template does not write the last message behind the messages before it, so that what "
-                    f"is to be learned cannot be told: {prompt[-60:]!r} is not in front of it."
+                    "This chat template does not put the last message after the messages before it, so the labels "
+                    f"cannot be found: {prompt[-60:]!r} does not precede it."
                 )
             learned = _expanded(len(prompt), replaced[number])
             is_learned = torch.tensor([first >= learned and first < after for first, after in offsets[number]])
@@ -313,11 +364,11 @@ class PhraseChatCollator:
                 raise ValueError(message)
             self.warnings += 1
             if self.warnings <= MAX_WARNINGS:
-                logger.warning(f"{message} Phrases that are not found are counted in `missing_phrases` of the logs.")
+                logger.warning(f"{message} `missing_phrases` in the logs counts the phrases that are not found.")
 
 
 def _expanded(place: int, replaced: Sequence[Mapping[str, Any]]) -> int:
-    """Where a character of a text is after its images were written out as image tokens."""
+    """Returns the position of a character after the images in the text are replaced by image tokens."""
     gained = [image["new_span"][1] - image["span"][1] for image in replaced if image["span"][1] <= place]
     return place + (gained[-1] if gained else 0)
 

@@ -71,7 +71,7 @@ class PromptedCaptionCollator:
 
         Returns:
             `dict[str, torch.Tensor]`: The inputs of the model, and `labels`, which are -100 outside of captions.
-            Rows with phrases also give what [`AttentionSupervisionMixin`] takes.
+            If the rows have phrases, also the inputs of [`AttentionSupervisionMixin`].
         """
         rows = readable_rows(rows, self.strict)
         generator = batch_generator(caption for row in rows for caption in row["captions"])
@@ -133,7 +133,7 @@ class PromptedCaptionCollator:
         )
 
     def _drawn(self, captions: list[str], generator: torch.Generator) -> list[int]:
-        """The numbers of the captions that are learned this time."""
+        """Returns the indices of the captions to train on in this batch."""
         longest = self.max_caption_words
         short = [number for number, text in enumerate(captions) if longest is None or len(text.split()) <= longest]
         short = short or [0]
@@ -145,12 +145,12 @@ class PromptedCaptionCollator:
     def _with_phrases(
         self, batch: dict[str, torch.Tensor], rows: list[dict[str, Any]], drawn: list[list[int]]
     ) -> dict[str, torch.Tensor]:
-        """The batch with what its words should look at, if the rows have phrases."""
+        """Adds the inputs of attention supervision to the batch if the rows have phrases."""
         if "phrases" not in rows[0]:
             return batch
         spans: list[list] = []
         for row, numbers, labels in zip(rows, drawn, batch["labels"], strict=True):
-            # What is learned are the tokens of the captions, each with its end token, one behind the other.
+            # The labels contain the captions one after the other, each followed by its end token.
             places = (labels != -100).nonzero().flatten().tolist()
             spans.append([])
             for number, offsets in zip(

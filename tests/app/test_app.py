@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The web demo and the page of an explanation, in a browser."""
+"""The web app and explanation pages in a browser."""
 
 import html
 import json
@@ -78,7 +78,7 @@ def browser(tmp_path_factory):
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
-    # High enough for all that is pointed at: after scrolling, the driver misses what is in a frame by some pixels.
+    # The window is tall enough to need no scrolling: after scrolling, the driver misses elements in frames by pixels.
     options.binary_location = programs["chromium"]
     for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--window-size=1280,2400"]:
         options.add_argument(flag)
@@ -89,7 +89,7 @@ def browser(tmp_path_factory):
 
 
 def wait_for(browser, selector: str, condition=bool):
-    """The elements that are found once `condition` holds of them."""
+    """Waits until `condition` is true for the elements, and returns them."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     def found(driver):
@@ -100,7 +100,7 @@ def wait_for(browser, selector: str, condition=bool):
 
 
 def hover(browser, word) -> None:
-    """Points at a word until that is seen: what is still being laid out may move away from under the pointer."""
+    """Hovers over a word until the page reacts: elements may still move while the page is laid out."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -113,7 +113,7 @@ def hover(browser, word) -> None:
 
 
 def drawn(browser, card: int = 0) -> str:
-    """What is drawn over the picture of a card."""
+    """Returns the overlay of a card's picture."""
     return browser.execute_script(
         f"return document.querySelectorAll('.card')[{card}].querySelector('canvas').toDataURL()"
     )
@@ -148,12 +148,12 @@ def test_main_buttons_are_in_view_and_errors_are_toasts(browser, address):
 
 
 def test_upload_caption_and_hover(browser, address, tmp_path):
-    """An image is uploaded, its caption appears, and pointing at a word changes the map."""
+    """Upload an image: its caption appears, and hovering over a word changes the map."""
     random_images(1, size=40)[0].save(tmp_path / "photo.png")
     browser.get(address)
     (upload,) = wait_for(browser, "#caption_image input[type=file]")
     upload.send_keys(str(tmp_path / "photo.png"))
-    # It is shown before it has arrived; then it is shown from the server.
+    # The preview is shown before the upload ends. Then the page shows the image from the server.
     wait_for(browser, "#caption_image img", lambda images: images[0].get_attribute("src").startswith("http"))
     browser.find_element("id", "caption_run").click()
     (frame,) = wait_for(browser, "#caption_shown iframe")
@@ -174,7 +174,7 @@ def test_upload_caption_and_hover(browser, address, tmp_path):
 
 
 def test_page_of_every_kind(browser, tmp_path, models):
-    """Mouse, keyboard and choices of a page that is opened from disk, without an error or a request."""
+    """Mouse, keyboard and menus of a page opened from disk, without errors or requests."""
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import Select
     from transformers import AutoModel, AutoProcessor, pipeline
@@ -189,7 +189,7 @@ def test_page_of_every_kind(browser, tmp_path, models):
         {**regions_of_words(*load_region_model(models["regions"]), image, "a red circle"), "name": "<i>&amp;"},
         *attention_of_sentences(AutoModel.from_pretrained(encoder).eval(), tokenizer, "a red circle"),
     ]
-    browser.get_log("browser")  # of pages before
+    browser.get_log("browser")  # from earlier pages
     browser.get(save_html(examples, tmp_path / "page.html").as_uri())
     cards = wait_for(browser, ".card", lambda cards: len(cards) == 3)
     assert cards[1].find_element("css selector", ".name").text == "<i>&amp;"
@@ -210,7 +210,7 @@ def test_page_of_every_kind(browser, tmp_path, models):
         assert "looking" not in cards[number].find_element("css selector", ".picture").get_attribute("class")
     hover(browser, cards[2].find_elements("css selector", ".words button")[1])
     assert "“red”" in cards[2].find_element("css selector", ".readout").text
-    # On a phone nothing sticks out.
+    # On a phone, nothing overflows.
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
     )
@@ -292,7 +292,7 @@ def test_the_space_is_strict(monkeypatch, tmp_path):
 
 
 def test_strict_mode_tells_nothing_of_files(demo, models, tmp_path):
-    """Whatever is named that is not offered gets one answer: checkpoints, folders, files, and what is not there."""
+    """Every name that is not in the list gets the same answer: checkpoints, folders, files and missing paths."""
     copy = save_captioner(tmp_path / "copy")
     told = set()
     for name in (copy, str(tmp_path), __file__, "/no/such/model", "/etc/passwd", "gpt2", "a\0b", "../" * 9, 5, ["x"]):
@@ -307,7 +307,7 @@ def test_strict_mode_tells_nothing_of_files(demo, models, tmp_path):
 
 
 def test_captions_are_the_pipelines(demo, models):
-    """One caption by default, the checkpoint's own; and all three captioners."""
+    """One caption with the checkpoint's settings by default, for all three captioners."""
     for name in ("captioner", "spatial"):
         shown = html.unescape(demo.caption(models[name], demo.images[0], 1))
         text = pipeline("image-to-text", model=models[name])(demo.images[0])[0]["generated_text"]
@@ -333,7 +333,7 @@ def test_search_by_sentence_and_by_arithmetic(demo, models):
     assert len(found) == 5 and [float(score) for _, score in found] == sorted((float(s) for _, s in found))[::-1]
     found = demo.search(models["space"], "", demo.images[3], "red", "red", 1)
     assert found[0][1] == "1.000"
-    assert Image.open(found[0][0]).tobytes() == demo.images[3].tobytes()  # no JPEG has blurred it
+    assert Image.open(found[0][0]).tobytes() == demo.images[3].tobytes()  # it was not compressed as JPEG
     plus = demo.search(models["space"], "a circle", None, "red, blue", "two", 5)
     assert [score for _, score in plus] != [s for _, s in demo.search(models["space"], "a circle", None, "", "", 5)]
 
@@ -381,7 +381,7 @@ def test_a_request_ends_in_time(models, monkeypatch):
 
 
 def test_uploads_and_queues_are_limited(address):
-    """A file that is too large is refused, and so are requests when too many wait."""
+    """Files that are too large raise an error, and so do requests if too many wait."""
     large = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", bytes(200_000))}, timeout=60)
     assert large.status_code == 413
     small = httpx.post(f"{address}gradio_api/upload", files={"files": ("a.png", bytes(2_000))}, timeout=60)
@@ -392,7 +392,7 @@ def test_uploads_and_queues_are_limited(address):
 
 
 def ask(address: str, name: str, data: list, session: str) -> tuple[str, str]:
-    """What a visitor gets over HTTP: an answer, a word of what is wrong, or neither if the connection is cut."""
+    """Sends a request over HTTP. Returns the answer, an error message, or neither if the connection is closed."""
     ids = {d["api_name"]: d["id"] for d in httpx.get(f"{address}config", timeout=60).json()["dependencies"]}
     body = {"data": data, "fn_index": ids[name], "session_hash": session}
     joined = httpx.post(f"{address}gradio_api/queue/join", json=body, timeout=60)
@@ -410,7 +410,7 @@ def ask(address: str, name: str, data: list, session: str) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def uploaded(address, tmp_path_factory) -> dict:
-    """A photo as the page sends it."""
+    """Returns a photo in the format that the page sends."""
     file = tmp_path_factory.mktemp("upload") / "photo.png"
     random_images(1, size=40)[0].save(file)
     answer = httpx.post(f"{address}gradio_api/upload", files={"files": ("photo.png", file.read_bytes())}, timeout=60)
@@ -418,7 +418,7 @@ def uploaded(address, tmp_path_factory) -> dict:
 
 
 def test_every_one_of_many_requests_is_answered_or_refused(address, models, uploaded):
-    """100 at once are more than may wait. None is cut off, and what is answered is what one visitor alone gets."""
+    """100 requests at once exceed the queue. None is cut off, and all answers equal those of a single visitor."""
 
     def caption(number):
         return ask(address, "caption", [models["captioner"], uploaded, 1 + number % 2, ""], f"many{number}")
@@ -459,7 +459,7 @@ def test_files_that_were_not_uploaded_are_not_read(image, address, models):
 )  # fmt: skip
 @pytest.mark.parametrize("route", ["queue/join", "run/predict", "run/nothing", "call/caption", "call/nothing"])
 def test_malformed_requests_are_refused(body, route, address):
-    """Requests that no page sends get an answer below 500: the server has no fault to report."""
+    """Malformed requests get a status below 500."""
     body = {**body, "session_hash": "malformed"} if isinstance(body, dict) else body
     answer = httpx.post(f"{address}gradio_api/{route}", json=body, timeout=60)
     assert answer.status_code < 500 and "Traceback" not in answer.text
@@ -472,7 +472,7 @@ def test_5000_boxes_are_refused_over_http(address, models, uploaded):
 
 
 def test_requests_beyond_the_queue_are_refused(models, monkeypatch):
-    """Of 30 requests that come while one is served, five may wait, and the others are told to try again."""
+    """While one request runs, five of 30 others may wait. The rest are asked to try again."""
     release = Event()
 
     class Slow(Demo):

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Commands hush other libraries, which later tests may want to hear."""
+"""Commands silence other libraries. These fixtures undo it for later tests."""
 
 import pytest
 import transformers

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What people type by mistake, and what others made to do harm: one sentence each, and the right exit code."""
+"""Typing mistakes and malicious files: each gives a one-line message and the right exit code."""
 
 import json
 import os
@@ -36,7 +36,7 @@ OUT_OF_RANGE = {
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory):
-    """A folder with a checkpoint of each kind, a photo, and files of many kinds of wrong."""
+    """A folder with a checkpoint of each kind, a photo, and many kinds of bad files."""
     folder = tmp_path_factory.mktemp("bad")
     for name, save in (("captioner", save_captioner), ("regions", save_regions), ("space", save_space)):
         save(folder / name)
@@ -73,7 +73,7 @@ CAPTION = "caption {0} --model @captioner"
 GROUND = "ground @photo.png --model @regions --output @out --text 'a circle' {0}"
 BOXES = "ground @photo.png --model @regions --output @out --text 'a circle' --boxes @{0}"
 SCORES = "evaluate @captions.jsonl --references @{0}"
-# The command, the exit code, and what is said. @ is the folder.
+# The command, the exit code and the message. @ is the folder.
 CASES = [
     *((CAPTION.format(f"@{name}.png"), 1, f"{name}.png: ") for name in ("empty", "text", "half", "pickle", "eps")),
     (CAPTION.format("@pipe.png"), 1, "not a regular file"),
@@ -155,5 +155,5 @@ def test_one_sentence_and_no_traceback(command, code, message, at, capsys):
     assert ended == code, err
     assert re.search(message, err) and "Traceback" not in err and err.startswith("hf-vg"), err
     assert all(len(line) < 6000 for line in err.splitlines())
-    assert not out or "bad.jsonl" in command  # where one good line is scored
+    assert not out or "bad.jsonl" in command  # one good line is scored
     assert not Path("grounded").exists() and not Path("explanation.html").exists()

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The command line, as it is typed."""
+"""The command line."""
 
 import json
 import os
@@ -47,7 +47,7 @@ from tests.pipelines.dual_encoders import dual_encoder
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Photos, one of them broken, among other files."""
+    """A folder with photos, a broken one among them, and other files."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "photos" / "more").mkdir(parents=True)
     for number, image in enumerate(random_images(3, size=24)):
@@ -118,7 +118,7 @@ def test_captions_of_files_folders_and_patterns(capsys, folder, captioner):
     assert [record["image"] for record in records] == [str(photos / name) for name in ("0.png", "1.png", "more/2.png")]
     assert all(record["caption"] for record in records)
     code, out, err = run(capsys, "caption", f"{photos}/*.png", photos / "0.png", "--model", captioner)
-    assert code == 0 and err == ""  # progress is shown in a terminal only
+    assert code == 0 and err == ""  # progress is only shown in a terminal
     assert out.splitlines() == [f"{record['image']}\t{record['caption']}" for record in records[:2]]
     (record,) = run_json(capsys, "caption", photos / "1.png", "--model", captioner, "--num_captions", 3)
     assert len(set(record["captions"])) == 3 and record["caption"] == record["captions"][0]
@@ -139,7 +139,7 @@ def test_what_fails_is_named_and_the_rest_is_done(capsys, folder, captioner):
 
 
 def test_captions_are_those_of_the_pipeline(capsys, folder, captioner, models):
-    """Without flags the checkpoint's own generation settings hold, whichever they are."""
+    """Without flags, the generation settings of the checkpoint are used."""
     photo = folder / "photos" / "0.png"
     for name, model in (("captioner", captioner), ("spatial", models["spatial"]), ("scnlm", models["scnlm"])):
         settings = transformers.GenerationConfig.from_pretrained(model)
@@ -239,7 +239,7 @@ def test_exit_codes(error, code, message, capsys, monkeypatch):
 
 
 def test_remote_code_needs_the_flag(capsys, folder, tmp_path, monkeypatch):
-    """Also where an answer to transformers' question is piped to standard input."""
+    """Also if standard input contains an answer to transformers' question."""
     model = tmp_path / "remote"
     model.mkdir()
     (model / "config.json").write_text(
@@ -316,7 +316,7 @@ def test_search_by_sentence_and_by_sums(capsys, folder, models):
     space, photos = models["space"], folder / "photos"
     hits = run_json(capsys, "search", photos, "--model", space, "--query", "a red circle", "--top", 2)
     assert [hit["rank"] for hit in hits] == [1, 2] and hits[0]["score"] >= hits[1]["score"]
-    # An image is nearest to itself, and what is added and taken away again changes nothing.
+    # An image is nearest to itself. Adding and subtracting the same words changes nothing.
     sums = ("--image", photos / "1.png", "--plus", "red", "--minus", "red")
     code, out, _ = run(capsys, "search", photos, "--model", space, *sums)
     assert code == 0 and out.splitlines()[0] == f"1.0000\t{photos / '1.png'}"
@@ -335,7 +335,7 @@ def test_search_with_clip(capsys, folder, tmp_path, monkeypatch):
     for hit in hits:
         score = space.search("a red circle", space.encode_images([hit["image"]]))[0]["score"]
         assert hit["score"] == pytest.approx(score, abs=1e-4)
-    # The second search encodes no image again.
+    # The second search encodes no images.
     monkeypatch.setattr(EmbeddingSpace, "encode_images", None)
     assert run_json(capsys, "search", folder / "photos", *arguments) == hits
     for database in (("--qdrant", tmp_path / "qdrant"), ("--faiss",)):

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Bad inputs: each is refused or skipped with the file and the line or entry it is in, and none stops the others."""
+"""Bad inputs raise an error or are skipped, with file and line or entry. A bad row does not affect the others."""
 
 import gzip
 import json
@@ -95,7 +95,7 @@ class TestImages:
         for source in (path, str(path), {"path": str(path), "bytes": None}):
             with pytest.raises(ValueError, match=r"photo\.png' cannot be opened as an image: ."):
                 open_image(source)
-        # Also without decoding it.
+        # Also without decoding the image.
         assert "photo.png' cannot be opened as an image: " in image_problem(path)
         assert "cannot be opened as an image: " in image_problem(BAD_IMAGES[name])
 
@@ -254,7 +254,7 @@ class TestAddresses:
         stream = stream_captions("parquet", str(tmp_path / "rows.parquet"))
         assert len(list(stream.one_pass())) == 1
         assert "is not inside the file" in stream.report.problems[0].reason
-        folder = tmp_path / "dataset"  # as one of the Hub
+        folder = tmp_path / "dataset"  # like a dataset on the Hub
         folder.mkdir()
         (tmp_path / "rows.parquet").rename(folder / "rows.parquet")
         with pytest.raises(ValueError, match="1 images.* row 0.*'http://127.0.0.1"):
@@ -267,7 +267,7 @@ class TestAddresses:
 
 
 class TestDatasets:
-    """Folders as the Hub has them, which `datasets` reads."""
+    """Folders in the format of the Hub, which `datasets` reads."""
 
     def write(self, folder, images: list[dict]) -> str:
         folder.mkdir()
@@ -361,7 +361,7 @@ class TestBatches:
         assert [row["n"] for row in rows] == [0, 1] and rows[0]["image"].getpixel((0, 0)) == (128, 128, 128)
 
 
-# Each with the number of captions that are left, and what the report says.
+# Each with the number of captions that remain, and the message in the report.
 CSV = {
     "a quote that is not closed": (b'image,caption\na.png,"A dog\nb.png,A cat\n', 1, "csv:2: .*quote is opened"),
     "the same, with quotes after it": (
@@ -482,7 +482,7 @@ class TestTables:
         text, said = JSONL[name]
         (photos / "captions.jsonl").write_text(text + '\n{"image": "b.png", "caption": "A cat"}\n')
         report = LoadingReport("table")
-        # The first row tells the columns.
+        # The first row has the column names.
         data = load_captions("table", photos, report=report)
         assert data["train"]["captions"][:] == [["A cat"]]
         with pytest.raises(ValueError, match=said):
@@ -513,7 +513,7 @@ class TestTables:
             load_captions("table", photos)
 
     def test_other_columns_of_a_parquet_file_are_not_read(self, photos):
-        dates = pa.array([2**31 - 1], pa.date32())  # no date of Python
+        dates = pa.array([2**31 - 1], pa.date32())  # not a valid date in Python
         table = pa.table({"image": ["a.png"], "caption": ["A"], "when": dates})
         pyarrow.parquet.write_table(table, photos / "captions.parquet")
         assert len(load_captions("table", photos)["train"]) == 1
@@ -522,7 +522,7 @@ class TestTables:
             load_captions("table", photos)
 
     def test_images_in_a_parquet_file(self, photos):
-        """With files beside, captions of one image in several rows, and what cannot be used."""
+        """A Parquet file with image files beside it, several rows per image, and unusable rows."""
         image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         images = [
             {"bytes": SMALL, "path": "x.png"}, {"bytes": None, "path": "a.png"}, {"bytes": SMALL, "path": None},
@@ -558,7 +558,7 @@ class TestTables:
             ("link.png", "../a.png"),
             ("link.png", "{outside}/a.png"),
             ("link/a.png", ".."),
-            ("link/../a.png", "{outside}/other"),  # which is {outside}/a.png
+            ("link/../a.png", "{outside}/other"),  # the absolute path is {outside}/a.png
         ],
     )
     def test_a_link_that_leaves_the_folder_is_refused(self, photos, name, target):
@@ -741,7 +741,7 @@ class TestTars:
             load_captions(None, tmp_path, strict=True)
 
     def test_other_members_are_not_read(self, tmp_path):
-        """Neither pickles, nor links, nor packed files."""
+        """Pickles, links and compressed files are not read."""
         with tarfile.open(tmp_path / "0.tar", "w") as tar:
             for name, target in (("link.png", "/etc/hostname"), ("link.txt", "/etc/hostname")):
                 link = tarfile.TarInfo(name)

@@ -47,7 +47,7 @@ def test_draws_two_different_captions_each_as_often(collator):
         return collator([row, {"image_id": f"{other}.jpg", "captions": CAPTIONS}])
 
     pairs = Counter(decoded(collator, batch(other)) for other in range(600))
-    # A resumed training must draw the same again, whatever was drawn in between.
+    # A resumed run must draw the same pairs, whatever was drawn in between.
     assert all(torch.equal(batch(3)["input_ids"], batch(3)["input_ids"]) for _ in range(5))
     assert len(pairs) == 6 and all(first != second for first, second in pairs)
     assert all(60 < count < 140 for count in pairs.values())
@@ -67,7 +67,7 @@ def test_images_keep_their_numbers_everywhere(collator):
     rows = [{"image_id": name, "captions": CAPTIONS} for name in ("a", "b", "a")]
     numbers = collator(rows)["image_ids"]
     assert numbers.dtype == torch.int64 and numbers[0] == numbers[2] != numbers[1]
-    assert image_number("1000268201.jpg") == 5939944826912204222  # in whatever process
+    assert image_number("1000268201.jpg") == 5939944826912204222  # the same in every process
 
 
 def test_fixed_pairs_stay_the_same(collator):

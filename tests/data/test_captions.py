@@ -115,8 +115,8 @@ def test_every_flaw_of_token_files_is_named(flickr):
     assert data["train"]["captions"][:] == [["A dog ."], ["Café ."]] and list(data) == ["train"]
     found = [(problem.kind, Path(problem.file).name, problem.line) for problem in report.problems]
     assert found == [
-        ("repaired", token_file.name, 4),  # encoding
-        ("skipped", token_file.name, 2),  # twice
+        ("repaired", token_file.name, 4),  # wrong encoding
+        ("skipped", token_file.name, 2),  # duplicate
         ("skipped", token_file.name, 3),  # no tab
         ("skipped", token_file.name, 6),  # empty
         ("skipped", train.name, 5),  # no captions
@@ -146,7 +146,7 @@ def test_nothing_left_is_an_error(flickr, tmp_path, caplog):
     (tmp_path / "captions.csv").write_text("image,caption\n" + rows)
     with pytest.raises(ValueError, match="(?s)90 rows skipped.*no image .*0.jpg.*pass it as `images_dir`") as raised:
         load_captions("table", tmp_path)
-    # The first rows are enough, and they are told once.
+    # The message shows the first rows, each once.
     assert str(raised.value).count("skipped: there is no image") == 5 and not caplog.text
 
 
@@ -284,7 +284,7 @@ def test_flaws_of_tables_are_named_by_line(tmp_path):
         ("skipped", 5),  # no image
         ("skipped", 7),  # a missing column
         ("skipped", 8),  # an empty caption
-        ("skipped", 6),  # no such image
+        ("skipped", 6),  # the image does not exist
     ]
     file.unlink()
     (tmp_path / "captions.jsonl").write_text('{"image": "a.png", "caption": "A dog"}\n{oops\n[1]\n')
@@ -305,7 +305,7 @@ def test_images_within_parquet(tmp_path):
 
 
 def test_a_dataset_by_name(tmp_path):
-    """As `load_dataset` finds it on the Hub; here in a local folder."""
+    """A local folder in the format of the Hub, loaded with `load_dataset`."""
     draw(tmp_path / "train" / "a.png")
     (tmp_path / "train" / "metadata.jsonl").write_text('{"file_name": "a.png", "caption": "A dog"}\n')
     data = load_captions(str(tmp_path))
@@ -410,7 +410,7 @@ def test_real_flickr8k(never_decoded):
 
 def test_captions_that_are_cut_or_left_out_are_counted(capsys):
     captions = ["a dog", "a dog runs", "a big dog runs fast", "a big dog runs very fast"]
-    tokenizer = train_word_tokenizer(captions, max_length=6)  # of which one is the end token
+    tokenizer = train_word_tokenizer(captions, max_length=6)  # including the end token
     say_long_captions(captions, tokenizer)
     assert capsys.readouterr().out == "1 of 4 captions are cut to 5 words.\n"
     say_long_captions(captions, tokenizer, max_words=2)

@@ -24,7 +24,7 @@ from tests.data.test_regions import TestReferring as Referring
 
 
 def write_tsv(path, boxes_of: dict[int, list[list[float]]], image_size=(40, 30)) -> None:
-    """As bottom-up attention publishes its detections: without a header, boxes and features in base 64."""
+    """Writes detections in the format of bottom-up attention: no header, boxes and features in base64."""
     lines = []
     for image_id, boxes in boxes_of.items():
         boxes, features = np.array(boxes, dtype="<f4"), np.zeros((len(boxes), 2048), dtype="<f4")
@@ -34,7 +34,7 @@ def write_tsv(path, boxes_of: dict[int, list[list[float]]], image_size=(40, 30))
 
 
 def write_json(path, boxes_of: dict[int, list[list[float]]], name: str = "box") -> None:
-    """As MAttNet publishes its detections, or in COCO's format of results: left, top, width, height."""
+    """Writes detections in the format of MAttNet and COCO results: left, top, width, height."""
     rows = [
         {"image_id": image_id, name: box, "category_id": 1, "score": 0.5 + 0.1 * number, "det_id": number}
         for image_id, boxes in boxes_of.items()
@@ -47,7 +47,7 @@ def write_json(path, boxes_of: dict[int, list[list[float]]], name: str = "box") 
 def test_json_has_widths_and_scores(tmp_path, name):
     write_json(tmp_path / "dets.json", {9: [[1, 2, 3, 4], [5, 6, 7, 8]], 11: [[0, 0, 1, 1]]}, name)
     detections = load_detections(tmp_path / "dets.json")
-    assert detections == {"9": [[5, 6, 12, 14], [1, 2, 4, 6]], "11": [[0, 0, 1, 1]]}  # the best first
+    assert detections == {"9": [[5, 6, 12, 14], [1, 2, 4, 6]], "11": [[0, 0, 1, 1]]}  # best first
     assert load_detections(tmp_path / "dets.json", max_boxes=1)["9"] == [[5, 6, 12, 14]]
 
 
@@ -90,7 +90,9 @@ class TestRows:
         images, rows = referring_rows(args, test_split="val", detections=str(tmp_path / "dets.json"))
         assert images["train"][0]["boxes"] == [[1, 2, 4, 6], *annotated]
         assert images["validation"][0]["boxes"] == images["test"][0]["boxes"] == [[1, 2, 4, 6]]
-        assert rows["test"][0]["box"] == pytest.approx([5 / 40, 6 / 30, 25 / 40, 16 / 30])  # still what is meant
+        assert rows["test"][0]["box"] == pytest.approx(
+            [5 / 40, 6 / 30, 25 / 40, 16 / 30]
+        )  # the box of the expression does not change
         write_json(tmp_path / "dets.json", {7: [[1, 2, 3, 4]]})
         with pytest.raises(ValueError, match="dets.json has no boxes for 1 of 1 images. The first is 9"):
             referring_rows(args, test_split="val", detections=str(tmp_path / "dets.json"))

@@ -88,7 +88,7 @@ def dataset(tmp_path):
 
 
 def extract(dataset, backbone, image_processor, folder, **kwargs) -> tuple[FeatureCache, int]:
-    """The cache, and how many images went through the backbone."""
+    """Returns the cache, and the number of images that the backbone encoded."""
     seen = []
     handle = backbone.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     arguments = {"batch_size": 2, "shard_size": 4, "num_workers": 0, **kwargs}
@@ -98,7 +98,7 @@ def extract(dataset, backbone, image_processor, folder, **kwargs) -> tuple[Featu
 
 
 def reference(dataset, backbone, image_processor) -> torch.Tensor:
-    """(N, H, W, C), one image at a time."""
+    """Computes features (N, H, W, C) one image at a time."""
     with torch.no_grad():
         pixels = [image_processor(row["image"].convert("RGB"), return_tensors="pt")["pixel_values"] for row in dataset]
         return torch.stack([backbone(image).feature_maps[-1][0].permute(1, 2, 0) for image in pixels])
@@ -131,9 +131,9 @@ def test_bfloat16_is_nearly_equal_and_has_a_folder_of_its_own(dataset, backbone,
     half, computed = extract(dataset, backbone, image_processor, tmp_path, dtype=torch.bfloat16)
     assert computed == NUM_IMAGES and half.folder != cache.folder
     exact, rough = (torch.stack([row["image_features"] for row in c.attach(dataset)]).float() for c in (cache, half))
-    assert not torch.equal(exact, rough)  # it was computed in the other precision
+    assert not torch.equal(exact, rough)  # computed in the other precision
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.02)
-    assert next(backbone.parameters()).dtype == torch.float32  # the model itself stays as it was
+    assert next(backbone.parameters()).dtype == torch.float32  # the model itself does not change
 
 
 def test_the_backbone_can_be_trained_afterwards(dataset, backbone, image_processor, tmp_path):
@@ -155,7 +155,7 @@ def test_fc7_of_a_classifier_is_a_vector(dataset, image_processor, tmp_path):
 
 
 def test_mirrored_images_have_features_of_their_own(dataset, backbone, tmp_path):
-    # Not the middle, of which a pixel more may be cut off at one side than at the other.
+    # No center crop: it may cut off one pixel more on one side than on the other.
     image_processor = CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False)
     cache, _ = extract(dataset, backbone, image_processor, tmp_path)
     mirror_cache, computed = extract(dataset, backbone, image_processor, tmp_path, mirrored=True)
@@ -164,7 +164,9 @@ def test_mirrored_images_have_features_of_their_own(dataset, backbone, tmp_path)
     expected = reference(mirror_images, backbone, image_processor)
     features = torch.stack([row["image_features"] for row in mirror_cache.attach(dataset)])
     torch.testing.assert_close(features.float(), expected, rtol=1e-3, atol=1e-4)
-    assert extract(dataset, backbone, image_processor, tmp_path)[1] == 0  # those of images as they are have stayed
+    assert (
+        extract(dataset, backbone, image_processor, tmp_path)[1] == 0
+    )  # the features of the original images are kept
 
 
 def test_a_coin_decides_which_features_a_row_has(dataset, backbone, image_processor, tmp_path):
@@ -173,16 +175,16 @@ def test_a_coin_decides_which_features_a_row_has(dataset, backbone, image_proces
     rows = cache.attach(dataset, mirrored=mirror_cache)
     digests, counts = image_digests(dataset), torch.zeros(NUM_IMAGES, 2)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(40):  # batches of all, in another order each
+    for _ in range(40):  # batches of all rows, each in another order
         order = torch.randperm(NUM_IMAGES, generator=generator).tolist()
         read = rows[order]["image_features"]
         for index, features in zip(order, read, strict=True):
             is_side = [features.equal(sides[digests[index]]) for sides in (cache, mirror_cache)]
             assert sum(is_side) == 1
             counts[index] += torch.tensor(is_side)
-        # The same batch is the same again, be it in a training that goes on or in another process.
+        # The same batch always has the same draws, in a resumed run and in another process.
         assert all(map(torch.equal, read, rows[order]["image_features"]))
-    assert counts.min() > 5  # of 20 each, on average
+    assert counts.min() > 5  # about 20 each on average
     with pytest.raises(ValueError, match="10 of 10 images .*empty"):
         cache.attach(dataset, mirrored=FeatureCache(tmp_path / "empty"))
 
@@ -209,7 +211,7 @@ def test_images_are_told_apart_by_their_bytes(dataset, backbone, image_processor
     assert extract(embedded, backbone, image_processor, folder)[1] == 0
     assert image_digests(embedded) == image_digests(dataset) == image_digests(twice)[:NUM_IMAGES]
 
-    # The same name, and another image: its old features are not found.
+    # The same file name with another image: the old features are not used.
     Path(paths[3]).write_bytes(Path(paths[4]).read_bytes() + b"more")
     cache = extract_features(dataset.select([]), backbone, image_processor, folder)
     with pytest.raises(ValueError, match=r"1 of 10 images .*3\.png"):
@@ -251,7 +253,7 @@ def test_saving_and_loading_does_not_change_the_key(dataset, backbone, image_pro
 
 
 def test_an_unreadable_image_is_named_and_finished_shards_are_kept(dataset, backbone, image_processor, tmp_path):
-    # Images are computed in the order of their digests: this one comes last.
+    # Images are processed in the order of their digests: this one is last.
     broken = Path(dataset["image_id"][3])
     for attempt in range(10000):
         broken.write_bytes(f"no image {attempt}".encode())
@@ -271,7 +273,7 @@ def test_unreadable_images_have_no_features_and_their_rows_are_left_out(
     broken = [Path(dataset["image_id"][row]) for row in (0, 3, 4)]
     for index, path in enumerate(broken):
         path.write_bytes(path.read_bytes()[: 40 + index])
-    for _ in range(2):  # the second time nothing else is computed, and the rows are the same
+    for _ in range(2):  # the second run computes nothing and gives the same rows
         cache = extract_features(
             dataset, backbone, image_processor, tmp_path / "cache", batch_size=1, num_workers=num_workers, strict=False
         )
@@ -376,7 +378,7 @@ def test_recipes_get_rows_with_features(dataset, backbone, image_processor, tmp_
 
     rows = captioner_rows(args, dataset, model, processor, mirror_images=True)
     maps = torch.stack([rows[[0, other]]["image_features"][0] for other in range(1, NUM_IMAGES)]).flatten(1)
-    assert len(maps.unique(dim=0)) == 2  # the image's and its mirror image's
+    assert len(maps.unique(dim=0)) == 2  # the features of the image and of its mirror image
 
     with pytest.raises(ValueError, match="stay as it was drawn at random"):
         build_captioner(CaptionerArguments(model=fields), tokenizer)
@@ -415,7 +417,7 @@ def extract_slowly(folder: Path) -> None:
 
 
 def test_killed_it_goes_on_where_it_was(dataset, backbone, image_processor, tmp_path):
-    """The kill is real. It comes while the third shard is computed."""
+    """Kills the process while it computes the third shard."""
     backbone.save_pretrained(tmp_path / "backbone")
     image_processor.save_pretrained(tmp_path / "backbone")
     dataset.save_to_disk(tmp_path / "dataset")
@@ -436,7 +438,7 @@ def test_killed_it_goes_on_where_it_was(dataset, backbone, image_processor, tmp_
     cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache")
     assert cache.folder == folder and computed == NUM_IMAGES - 8 and len(cache) == NUM_IMAGES
     assert all(file.stat().st_mtime_ns == written for file, written in shards.items())
-    # What the kill itself left, if anything, is as young as what another run is writing.
+    # Old temporary files are deleted. Recent ones are kept, because another run may be writing them.
     assert not leftover.exists() and unfinished.exists()
     features = torch.stack([row["image_features"] for row in cache.attach(dataset)])
     torch.testing.assert_close(features.float(), reference(dataset, backbone, image_processor), rtol=1e-3, atol=1e-4)
@@ -473,7 +475,7 @@ def test_two_processes_share_the_work(dataset, backbone, image_processor, tmp_pa
     assert result.returncode == 0, result.stderr
     assert "(8, 8, 8)" in result.stdout
     cache, computed = extract(dataset, backbone, image_processor, tmp_path / "cache")
-    # One file a process, as each wrote all of its share into one.
+    # One file per process.
     assert computed == 0 and len(list(cache.folder.glob("*.safetensors"))) == 2
     assert sorted(len(shard) for shard in cache._shards) == [5, 5]
     features = torch.stack([row["image_features"] for row in cache.attach(dataset)])

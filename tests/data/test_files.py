@@ -66,6 +66,6 @@ class TestAtomicWrite:
     def test_is_the_only_place_that_moves_files(self):
         package = Path(hf_vg.__file__).parent
         movers = {path.relative_to(package) for path in package.rglob("*.py") if "os.replace(" in path.read_text()}
-        # `new_folder` of the converters and `save_model` of the trainer move whole folders.
+        # Exceptions: `new_folder` of the converters and `save_model` of the trainer move whole folders.
         folders = {Path("hub/conversion.py"), Path("training/trainer.py")}
         assert movers == {Path("data/files.py"), *folders}

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a folder of photos holds is found by its names, and a wrong name is never guessed."""
+"""The format of a folder is detected by its file names. A wrong name is never guessed."""
 
 import json
 import tarfile

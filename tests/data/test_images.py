@@ -70,7 +70,7 @@ def test_transparency_lies_on_white():
 
 def test_orientation_of_the_camera_is_applied():
     exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
+    exif[0x0112] = 6  # rotated by 90 degrees
     assert open_image(encoded(Image.new("RGB", (6, 4)), "JPEG", exif=exif)).size == (4, 6)
 
 

@@ -94,7 +94,7 @@ class TestEntities:
         assert row["boxes"] == [[1, 2, 11, 22], [20, 3, 30, 13]]
         assert row["captions"][0] == "Two men of 100 sit in the park ."
         said = [(p["caption"], p["text"], p["boxes"]) for p in row["phrases"]]
-        # Entity 1 has two boxes, one of which it shares with entity 2; the park and nothing have none.
+        # Entity 1 has two boxes and shares one with entity 2. The other entities have no box.
         assert said == [
             (0, "Two men", [0, 1]),
             (0, "the park", []),
@@ -211,7 +211,7 @@ class TestParaphrases:
             "label": 2,
         }
         (tmp_path / "val_data.csv").write_text(f"{header}\n200,dog,pet,a dog,a pet,Entailment1,1\n")
-        assert load_paraphrases(tmp_path)["image_id"][:] == ["100", "200"]  # of all files
+        assert load_paraphrases(tmp_path)["image_id"][:] == ["100", "200"]  # from all files
         with pytest.raises(FileNotFoundError, match="or other .*_data.csv in '.*empty'"):
             (tmp_path / "empty").mkdir()
             load_paraphrases(tmp_path / "empty")
@@ -290,7 +290,7 @@ class TestParaphrases:
         paraphrases = {"100": [{"phrase1": "a dog", "phrase2": "The brown dog", "label": 2}]}
         rows = make_caption_pairs(images, paraphrases, np.array([[1], [0]]), seed=1)
         first = [row for row in rows if row["row"] == 0]
-        assert [row["label"] for row in first][:3] == [0, 0, 0]  # three captions make three pairs
+        assert [row["label"] for row in first][:3] == [0, 0, 0]  # three captions give three pairs
         negative = [row for row in first if row["label"]]
         assert len(negative) == 3 * 2
         for row in first:
@@ -298,7 +298,7 @@ class TestParaphrases:
             is_own = tuple("100" in caption for caption in captions)
             assert is_own == {0: (True, True), 1: (True, False), 2: (False, True)}[row["label"]]
             for caption, phrases, own in zip(captions, (row["phrases1"], row["phrases2"]), is_own, strict=True):
-                # Phrases of the other image, and those without a box, are not grounded in this one.
+                # Phrases of the other image and phrases without a box are not grounded in this image.
                 assert bool(phrases) == own
                 assert all(caption[p["start"] : p["end"]] not in ("the park", "nothing") for p in phrases)
         assert {row["label"] for row in negative} == {1, 2}
@@ -310,7 +310,7 @@ class TestParaphrases:
         few = make_caption_pairs(images, paraphrases, np.array([[1], [0]]), pairs_per_image=4)
         assert sorted(label == 0 for label in few["label"]) == [False] * 4 + [True] * 4
         assert few["length"][0] == len(few["caption1"][0].split()) + len(few["caption2"][0].split())
-        for seed in range(5):  # one true pair of three has a paraphrase
+        for seed in range(5):  # one of three positive pairs has a paraphrase
             kept = make_caption_pairs(images, paraphrases, np.array([[1], [0]]), seed, 2, paraphrases_first=True)
             assert [bool(row["pairs"]) for row in kept if row["row"] == 0 and not row["label"]] == [True]
         assert rows.to_list() == make_caption_pairs(images, paraphrases, np.array([[1], [0]]), seed=1).to_list()
@@ -508,7 +508,7 @@ class TestReferring:
             *(b"", b"\x80", b"\x80\x63.", b"not a pickle", b"(lp0\n", b"I1", b".", b"0.", b"]K\x01a", b"h\x05."),
             *(b"cos\nsystem\n.", b"N}R.", b"]Nb.", b"(N(t\x93.", b"P1\n.", b"V\\ud8\n.", b"L" + b"9" * 5000 + b"L\n."),
             *(b"\x8e" + b"\xff" * 8 + b".", b"\x95" + b"\xff" * 8 + b"N.", b"Fabc\n.", b"S'a\n.", b"\x82\x01."),
-            *(b"Nr\xff\xff\xff\x0f.", b"Np99999999\n."),  # each would take 4 GB and 1.6 GB
+            *(b"Nr\xff\xff\xff\x0f.", b"Np99999999\n."),  # these would need 4 GB and 1.6 GB
         ],
         ids=str,
     )
@@ -621,7 +621,9 @@ class TestCollators:
         collator = CaptionPairCollatorForVGP(processor, images)
         batch = collator([rows[i] for i in (0, 1, 20, 21, 60, 61)])
         assert batch["pixel_values"].shape[0] == batch["boxes"].shape[0] == 3 and len(batch["input_ids"]) == 6
-        assert len(collator([rows[i] for i in (0, 1, 20)])["pixel_values"]) == 3  # not evenly: not shared
+        assert (
+            len(collator([rows[i] for i in (0, 1, 20)])["pixel_values"]) == 3
+        )  # different numbers of texts: images are not shared
 
     def test_groups_of_an_image_stand_together(self):
         images = [0] * 5 + [1] * 4 + [2] * 4
@@ -632,7 +634,7 @@ class TestCollators:
         assert drawn == list(sampler)
         sampler.set_epoch(1)
         assert drawn != list(sampler)
-        assert images[drawn[12]] == 0  # the odd one is last
+        assert images[drawn[12]] == 0  # the incomplete group is last
 
     def test_masked_words(self, setting):
         images, processor = setting

@@ -41,7 +41,7 @@ def test_every_row_is_drawn_once_with_rows_of_its_length(lengths, max_difference
     assert len(batches) == len(sampler) and max(map(len, batches)) == 8
     differences = [max(lengths[i] for i in batch) - min(lengths[i] for i in batch) for batch in batches]
     assert max(differences) == max_difference
-    # The order of lengths is random, too.
+    # The order of the lengths is random too.
     first = [lengths[batch[0]] for batch in batches]
     assert first != sorted(first) and first != sorted(first, reverse=True)
 
@@ -63,7 +63,7 @@ def test_order_depends_on_seed_and_epoch_alone(lengths):
     again = LengthBatchSampler(lengths, 8, seed=1)
     again.set_epoch(1)
     assert list(again) == second
-    # The sum of seed and epoch is not all that counts: runs of neighbouring seeds share no epoch.
+    # Runs with neighboring seeds share no epoch: the order depends on more than the sum of seed and epoch.
     assert list(LengthBatchSampler(lengths, 8, seed=2)) != second
 
 
@@ -113,13 +113,13 @@ class Tiny(nn.Module):
 
 
 class Run:
-    """A training of three epochs, and the rows of its batches."""
+    """Trains three epochs and returns the rows of each batch."""
 
     def __init__(self, output_dir, lengths, **arguments):
         self.batches = []
         self.model = Tiny()
         images = Features(row=Value("int64"), length=Value("int64"), image=Image())
-        # There is no such file: who decodes an image fails.
+        # The file does not exist: decoding an image would fail.
         rows = {"row": range(len(lengths)), "length": lengths, "image": ["nowhere.png"] * len(lengths)}
         dataset = Dataset.from_dict(rows, features=images)
         self.trainer = VgTrainer(

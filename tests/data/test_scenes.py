@@ -48,7 +48,7 @@ PLURALS = {word for word in SHAPE_WORDS if word.endswith("s") and word != "cross
 
 
 def stands(relation, box1, box2):
-    """Whether the object with `box1` stands in that relation to the one with `box2`, restated with centres."""
+    """Returns whether two boxes have a relation. It is an independent version that uses centers."""
     x1, y1 = (box1[0] + box1[2]) / 2, (box1[1] + box1[3]) / 2
     x2, y2 = (box2[0] + box2[2]) / 2, (box2[1] + box2[3]) / 2
     return {
@@ -60,7 +60,7 @@ def stands(relation, box1, box2):
 
 
 def fits(words, obj):
-    """Whether every adjective and noun among `words` is true of the object."""
+    """Returns whether all adjectives and the noun in `words` are true for the object."""
     return all(
         obj["size"] == SIZE_WORDS.get(word, obj["size"])
         and obj["shape"] == SHAPE_WORDS.get(word, obj["shape"])
@@ -70,7 +70,7 @@ def fits(words, obj):
 
 
 def read_phrase(words):
-    """(number, adjectives and noun) of a noun phrase, read from left to right, or None."""
+    """Parses a noun phrase from left to right. Returns (number, adjectives and noun), or None."""
     if not words or words[0] not in COUNT_WORDS:
         return None
     number, rest = COUNT_WORDS[words[0]], words[1:]
@@ -87,7 +87,7 @@ def read_phrase(words):
 
 
 def is_true_by_brute_force(objects, caption):
-    """Truth restated with no shared code: reads word by word, and tries every assignment of objects to phrases."""
+    """An independent check of truth: reads word by word and tries every assignment of objects to phrases."""
     for relation in ("above", "below", "to the left of", "to the right of"):
         first, found, second = caption.partition(f" is {relation} ")
         if found:
@@ -124,7 +124,7 @@ def is_true_by_brute_force(objects, caption):
 
 
 def named(expression, objects):
-    """Indices of the objects that "the X" or "the X above the Y" is true of."""
+    """Returns the indices of the objects for which "the X" or "the X above the Y" is true."""
     for relation in ("above", "below", "to the left of", "to the right of"):
         head, found, landmark = expression.partition(f" {relation} the ")
         if found:
@@ -169,7 +169,7 @@ def rows(scenes):
 
 
 def content(dataset):
-    """Everything in a split, with the encoded bytes of the images."""
+    """Returns all rows of a split with the encoded bytes of the images."""
     return dataset.cast_column("image", datasets.Image(decode=False)).to_list()
 
 
@@ -212,7 +212,7 @@ def test_same_arguments_same_data_in_another_process(scenes):
         "data = load_scenes(20, 6, 6)['validation'].cast_column('image', datasets.Image(decode=False));"
         "print(hashlib.sha256(repr(data.to_list()).encode()).hexdigest())"
     )
-    # Another hash seed would change the order of any set that the data depended on.
+    # If the data depended on the order of a set, another hash seed would change it.
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -230,7 +230,7 @@ def test_same_arguments_same_data_in_another_process(scenes):
 def test_text_is_the_same_on_every_platform():
     rows = [row for split in load_scenes(20, 20, 20).values() for row in split.remove_columns("image").to_list()]
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-    # Changes with any change to the micro-world: results reported on it before are then no longer comparable.
+    # A change of the scenes changes this digest. Earlier results are then no longer comparable.
     assert digest == "ed12e675cd2af6c4ba4ec6772cb40bfb051b24ba4f0b30a3efc8a17f57d39892"
 
 
@@ -300,7 +300,7 @@ def test_objects_are_apart_and_inside_and_every_pair_has_one_relation(rows):
 
 
 def test_boxes_hold_the_drawn_shapes():
-    # Where the four shapes differ, as (across, down) in the box.
+    # Points in the box (across, down) at which the four shapes differ.
     covered = {
         "square": {(0.05, 0.05): True, (0.95, 0.95): True, (0.2, 0.2): True, (0.5, 0.05): True, (0.05, 0.5): True},
         "circle": {(0.05, 0.05): False, (0.95, 0.95): False, (0.2, 0.2): True, (0.5, 0.05): True, (0.05, 0.5): True},
@@ -317,7 +317,7 @@ def test_boxes_hold_the_drawn_shapes():
             inside = slice(int(top), math.ceil(bottom)), slice(int(left), math.ceil(right))
             rest[inside] = False
             ys, xs = np.nonzero(drawn[inside])
-            # The drawing reaches all four sides of its box: the pixels that touch them are painted.
+            # The drawing touches all four sides of its box.
             assert (xs.min(), xs.max()) == (0, math.ceil(right) - int(left) - 1), (row["image_id"], obj)
             assert (ys.min(), ys.max()) == (0, math.ceil(bottom) - int(top) - 1), (row["image_id"], obj)
             for (across, down), expected in covered[obj["shape"]].items():
@@ -394,7 +394,7 @@ def test_random_sentences_are_judged_as_by_brute_force(rows):
         objects = rng.choice(rows)["objects"]
         text = rng.choice(["", "", "there is ", "there are "])
         for i in range(rng.choice([1, 1, 2, 2, 3, 4])):
-            # Words of the scene itself are likelier, or next to nothing would be true.
+            # Words of the scene are more likely: otherwise hardly any caption would be true.
             obj = rng.choice(objects)
             words = [
                 rng.choice(["a", "a", "a", "two", "three", "the", "four", ""]),
@@ -441,11 +441,11 @@ SECOND_CIRCLE = {"shape": "circle", "color": "red", "size": "large", "box": [30.
         ("a small circle and a small circle", False),
         ("a square and a square", False),
         ("a circle and a circle and a circle", False),
-        # The red circle would have to be one of the two, and the phrases stand for different objects.
+        # False: the red circle is one of the two, but the phrases must denote different objects.
         ("two circles and a red circle", False),
         ("two circles and two red circles", False),
         ("two circles and a square", True),
-        # Taking the first fit for "a circle" would leave nothing small for the second phrase.
+        # If "a circle" took the first match, nothing small would remain for the second phrase.
         ("a circle and a small circle", True),
         ("a small circle is above a square", True),
         ("a circle is above a square", True),
@@ -454,7 +454,7 @@ SECOND_CIRCLE = {"shape": "circle", "color": "red", "size": "large", "box": [30.
         ("a square is to the left of a circle", True),
         ("a circle is to the left of a circle", False),
         ("a square is above a square", False),
-        ("a small circle is above a large circle", False),  # as far to the side as down
+        ("a small circle is above a large circle", False),  # diagonal
         ("a square is left of a circle", False),
         ("two circles is above a square", False),
         ("A Small  Red circle.", True),
@@ -480,8 +480,8 @@ def test_truth(caption, truth):
     [
         ([0.0, 20.0, 10.0, 30.0], True),
         ([13.25, 20.0, 23.25, 30.0], True),  # 20 down, 13.25 across
-        ([13.5, 20.0, 23.5, 30.0], False),  # 20 down, 13.5 across: less than one and a half times as far
-        ([0.0, 10.0, 10.0, 20.0], True),  # one ends where the other begins
+        ([13.5, 20.0, 23.5, 30.0], False),  # 20 down, 13.5 across: less than 1.5 times as far
+        ([0.0, 10.0, 10.0, 20.0], True),  # the boxes touch
         ([0.0, 9.0, 10.0, 19.0], False),
     ],
 )
@@ -604,7 +604,7 @@ def test_referring_expressions_name_one_object(rows):
             assert referring["box"] == row["objects"][referring["object"]]["box"]
             if referring["expression"].count("the ") > 1 + ("to the" in referring["expression"]):
                 relational += 1
-                # The landmark is needed: without it the expression fits several.
+                # The landmark is necessary: without it, the expression fits several objects.
                 head = re.split(" above | below | to the left of | to the right of ", referring["expression"])[0]
                 assert len(named(head, row["objects"])) > 1
     assert relational > len(rows) / 2

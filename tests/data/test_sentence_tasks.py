@@ -18,7 +18,7 @@ from tests.common import SHARED, needs_shared
 
 
 def write_tasks(folder, rows: int = 12):
-    """Tiny files in the formats of the real ones: odd bytes, byte order marks, quotes and all."""
+    """Writes tiny files in the formats of the real ones, with odd bytes, byte order marks and quotes."""
     for name in ("rt-polarity.all", "custrev.all", "subj.all", "mpqa.all"):
         lines = [f"{row % 2} word{row} " + "good " * (row % 5) for row in range(rows)]
         lines[3] = "1 caf\xe9 \x85 ends here"

@@ -52,7 +52,7 @@ def write_shards(folder: Path, shards: int, rows: int, payload: int = 0) -> None
     for shard in range(shards):
         with tarfile.open(folder / f"{shard:03}.tar", "w") as tar:
             for index in range(shard * rows, (shard + 1) * rows):
-                # Bytes after the end of a PNG do not matter to who reads it.
+                # Readers ignore bytes after the end of a PNG.
                 add(tar, f"{index:05}.png", png(index % 256) + np.random.default_rng(index).bytes(payload))
                 add(tar, f"{index:05}.txt", f"image {index}\na dog\n".encode())
 
@@ -105,7 +105,9 @@ def test_rows_that_lack_something_are_named(tmp_path):
     report = LoadingReport("flawed")
     stream = stream_captions("parquet", str(tmp_path / "a.parquet"), report=report)
     assert names(islice(stream, 3)) == ["a dog"] * 3
-    assert [problem.reason for problem in report.problems] == ["the row has no captions"] * 2  # once, not every pass
+    assert [problem.reason for problem in report.problems] == [
+        "the row has no captions"
+    ] * 2  # once, not in every pass
     with pytest.raises(ValueError, match="skipped: the row has no captions"):
         list(islice(stream_captions("parquet", str(tmp_path / "a.parquet"), strict=True), 3))
     pyarrow.parquet.write_table(table.slice(1), tmp_path / "b.parquet")
@@ -115,7 +117,7 @@ def test_rows_that_lack_something_are_named(tmp_path):
 
 def test_workers_share_the_files(shards):
     loader = DataLoader(stream_captions("webdataset", shards), batch_size=1, num_workers=2, collate_fn=names)
-    # One worker has two files and the other one, which it has read twice by then.
+    # One worker has two files. The other has one file and has read it twice by then.
     assert {name for batch in islice(loader, 20) for name in batch} == {f"image {index}" for index in range(15)}
 
 
@@ -158,14 +160,14 @@ def train(shards: str, output_dir: Path, checkpoint: str | None = None) -> Tiny:
 
 def test_training_is_resumed_in_the_second_pass(shards, tmp_path):
     whole = train(shards, tmp_path)
-    assert len(whole.seen) == 16  # of 7.5 steps a pass
+    assert len(whole.seen) == 16  # a pass has 7.5 steps
     resumed = train(shards, tmp_path, str(tmp_path / "checkpoint-11"))
     assert resumed.seen == whole.seen[11:]
     assert torch.equal(resumed.weight, whole.weight)
 
 
 def measure(shards: str, rows: int, file: Path) -> None:
-    """Bytes of images read, and the peak of memory."""
+    """Returns the bytes of the images that were read, and the peak memory."""
     stream = stream_captions("webdataset", shards, shuffle_buffer=5)
     read = sum(len(row["image"]["bytes"]) for row in islice(stream, rows))
     file.write_text(json.dumps([read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))

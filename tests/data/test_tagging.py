@@ -48,7 +48,7 @@ def tagger():
 
 def test_a_tag_for_each_word_of_the_tokenizer(tokenizer, tagger, tmp_path):
     tags = tag_captions(CAPTIONS, tokenizer, tagger, cache_dir=tmp_path)
-    # "man's" and "t-shirt" are one word each, and what the tokenizer does not know is a word too.
+    # "man's" and "t-shirt" are one word each. An unknown word is a word too.
     assert [len(row) for row in tags] == [len(ids) - 1 for ids in tokenizer(CAPTIONS)["input_ids"]] == [9, 5, 1]
     assert tags[1] == ["CD", "NNS", "VBP", "VBG", "NNS"]
     assert tags[0][0] == "DT" and tags[0][-1] == "NN" and tags[2] == ["NNS"]
@@ -93,7 +93,7 @@ def test_scenes_need_no_spacy(monkeypatch):
 
 
 def test_scene_tags_are_spacys(tagger, tmp_path):
-    """On captions as they are drawn, so that what is learnt with them is what real tags would teach."""
+    """The scene tagger agrees with spaCy on real captions of scenes."""
     scenes = load_scenes(20, 0, 0, image_size=32)["train"]
     captions = [caption for group in scenes["captions"] for caption in group]
     tokenizer = train_word_tokenizer(captions)
@@ -149,7 +149,7 @@ class TestPairCollator:
         processor, rows = self.processor(tokenizer), self.rows()
         collator, seen = PairCollator(processor, captions_per_image=2), set()
         for number in range(30):
-            rows[0]["image_id"] = f"{number}.jpg"  # what is drawn depends on what is in the batch
+            rows[0]["image_id"] = f"{number}.jpg"  # the draws depend on the batch
             batch = collator(rows)
             assert batch["pixel_values"].shape == (2, 3, 8, 8)
             texts = processor.batch_decode(batch["input_ids"], skip_special_tokens=True)

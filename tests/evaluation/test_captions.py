@@ -26,7 +26,7 @@ from hf_vg.evaluation import caption_metrics, caption_scores, document_frequenci
 
 
 def random_captions(num_images: int, seed: int, vocabulary: int = 5) -> tuple[list[str], list[list[str]]]:
-    """Captions over few words, so that n-grams repeat within and across captions, of 0 to 9 words."""
+    """Makes captions of 0 to 9 words from a small vocabulary, so that n-grams repeat within and across captions."""
     generator = random.Random(seed)
 
     def caption():
@@ -142,7 +142,7 @@ class TestBleuWithPunctuation:
     def test_counts_marks_as_words(self):
         references = [["A dog , wet , runs .", "The dog runs fast"]]
         bleu1, bleu2, *_ = self.score(["a cat runs"], references)
-        # Of "a cat runs .": a, runs and the full stop; of its bigrams "runs ." alone.
+        # Matches of "a cat runs .": a, runs and the period; of the bigrams only "runs .".
         assert (bleu1, bleu2) == (pytest.approx(3 / 4), pytest.approx(math.sqrt(3 / 4 * 1 / 3)))
         with pytest.raises(ValueError, match="unknown caption metric"):
             caption_scores(["a cat runs"], references, ["bleu_punctuation"])

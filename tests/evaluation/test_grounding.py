@@ -46,7 +46,7 @@ def test_mask_restated():
 
 
 def test_mass_restated():
-    """Against a loop over cells and the area of each that a box covers; boxes may reach out of the image."""
+    """Compares with a loop over cells and the area that a box covers. Boxes may extend beyond the image."""
     attention = RNG.random((4, 7))
     boxes = [*random_boxes(4, 70, 80), [-10, -20, 35, 500], [0, 0, 70, 80]]
     for box, mass in zip(boxes, attention_mass(attention, boxes, (70, 80)), strict=True):
@@ -67,14 +67,14 @@ def test_average_precision_restated():
             sum(relevant[j] for j in order[: rank + 1]) / (rank + 1) for rank, i in enumerate(order) if relevant[i]
         ]
         assert average_precision(scores, relevant) == pytest.approx(np.mean(precisions))
-    # Scores that tell nothing apart are worth what chance is worth, in whatever order they come.
+    # Constant scores give the score of chance, in any order.
     assert average_precision(np.zeros(8), np.arange(8) < 2) == pytest.approx(0.25)
     assert average_precision(np.zeros(8), np.arange(8) > 5) == pytest.approx(0.25)
 
 
 def test_grounding_metrics():
     sharp = np.zeros((4, 4))
-    sharp[1, 2] = 1.0  # centre at (25, 15) of 40 x 40 pixels
+    sharp[1, 2] = 1.0  # center at (25, 15) in 40 x 40 pixels
     even = np.ones((4, 4))
     inside, outside = [[20, 10, 30, 20]], [[0, 30, 10, 40]]
     metrics = grounding_metrics([sharp, sharp, even], [inside, outside, inside], [(40, 40)] * 3)
@@ -84,7 +84,7 @@ def test_grounding_metrics():
     assert metrics["pointing_random"] == pytest.approx(1 / 16)
     assert metrics["pointing_center"] == pytest.approx(2 / 3)
     assert metrics["words"] == 3
-    # Any of several boxes is right, and boxes one in the other do not count twice.
+    # Any of several boxes is correct, and nested boxes do not count twice.
     assert grounding_metrics([sharp], [outside + inside], [(40, 40)])["pointing"] == 1
     assert grounding_metrics([even], [[[0, 0, 40, 20], [0, 0, 20, 20]]], [(40, 40)])["mass"] == pytest.approx(0.5)
     assert grounding_metrics([even], [outside + inside], [(40, 40)])["mass"] == pytest.approx(1 / 8)
@@ -96,7 +96,7 @@ def test_grounding_metrics():
 def test_phrase_box_accuracy_compares_density():
     attention = np.ones((4, 4))
     attention[0, 0] = 3.0
-    boxes = [[0, 0, 10, 10], [0, 0, 40, 40], [30, 30, 40, 40]]  # the second holds more attention, thinner
+    boxes = [[0, 0, 10, 10], [0, 0, 40, 40], [30, 30, 40, 40]]  # the second box has more attention but lower density
     assert phrase_box_accuracy([attention] * 2, [boxes] * 2, [[0], [1, 2]], [(40, 40)] * 2) == 0.5
 
 
@@ -108,19 +108,19 @@ def test_scene_grounding_metrics():
     scene = {"image": Image.new("RGB", (64, 64)), "objects": objects}
     words = "a red circle is above a blue square".split()
     attention = np.zeros((len(words), 8, 8))
-    attention[2, 1, 1] = 1.0  # "circle", rightly
-    attention[7, 1, 1] = 1.0  # "square", wrongly
+    attention[2, 1, 1] = 1.0  # "circle": correct
+    attention[7, 1, 1] = 1.0  # "square": wrong
     caption = {"generated_text": " ".join(words), "attention": attention}
     metrics = scene_grounding_metrics([scene], [caption])
     assert metrics["words"] == 2 and metrics["pointing"] == 0.5
-    # A phrase that fits nothing has no place to look at; a sentence outside the grammar has no phrases.
+    # A phrase that fits no object has no box. A sentence outside of the grammar has no phrases.
     wrong = {"generated_text": "a green circle and a blue square", "attention": attention}
     nonsense = {"generated_text": "circle circle", "attention": attention}
     assert scene_grounding_metrics([scene, scene], [wrong, nonsense])["words"] == 1
 
 
 class LooksAt(torch.nn.Module):
-    """Two attention rows, the first of which looks at given words only, and the second at all alike."""
+    """A model with two attention rows: the first attends to given words, the second is uniform."""
 
     device = torch.device("cpu")
 
@@ -135,7 +135,7 @@ class LooksAt(torch.nn.Module):
 
 
 def test_words_of_sentences():
-    """On two captions by hand: "a red dog runs past a cat", where a box has the dog, and one has nothing."""
+    """Two captions by hand. In "a red dog runs past a cat" the dog has a box; the other caption has no box."""
     captions = ["A red dog runs past a cat", "nothing here"]
     phrases = [
         {"caption": 0, "start": 0, "end": 9, "text": "A red dog", "boxes": [0]},

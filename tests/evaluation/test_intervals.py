@@ -90,12 +90,12 @@ def test_nouns_of_entities_and_of_scenes():
 
 
 def test_pointing_in_the_part_that_is_seen():
-    """Of an image of 40 x 20 pixels the model is given the middle 20 x 20, in which the second box can not be seen."""
+    """The model sees the center 20 x 20 of a 40 x 20 image. The second box is outside of it."""
     assert boxes_in_view([[15, 0, 20, 5], [0, 0, 10, 20]], (40, 20), (0.25, 0, 0.75, 1)) == (
         [[5, 0, 10, 5]], (20, 20),
     )  # fmt: skip
     attention = np.zeros((3, 4, 4))
-    attention[1, 0, 1] = 1.0  # of pixels 15 to 20 from the left, and 0 to 5 from the top
+    attention[1, 0, 1] = 1.0  # pixels 15 to 20 from the left and 0 to 5 from the top
     attention[2, 3, 3] = 1.0
     row = {"boxes": [[15, 0, 20, 5], [0, 0, 10, 20]], "phrases": [
         {"text": "a dog", "boxes": [0]}, {"text": "a cat", "boxes": [1]}, {"text": "a ball", "boxes": [0]},

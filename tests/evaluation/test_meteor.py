@@ -55,7 +55,7 @@ def words(captions):
 
 
 def flickr8k(num_images: int) -> tuple[list[list[str]], list[list[list[str]]]]:
-    """Each image's first caption against its other four; every second one against another image's."""
+    """The first caption of each image against its other four; every second one against those of another image."""
     if not FLICKR8K.is_file():
         pytest.skip("the Flickr8k captions are not in ../shared/data/flickr8k")
     captions = [line.split("\t")[1] for line in FLICKR8K.read_text(encoding="utf-8").splitlines()]
@@ -65,7 +65,7 @@ def flickr8k(num_images: int) -> tuple[list[list[str]], list[list[list[str]]]]:
 
 
 def java_scores(predictions, references, stages: str, weights: str, folder: Path) -> tuple[float, list[float]]:
-    """The Java program with some of its stages, which starts in a second where paraphrases are not among them."""
+    """The Java program with some of its stages. Without paraphrases it starts in a second."""
     most = max(map(len, references))
     (folder / "predictions").write_text("".join(" ".join(sentence) + "\n" for sentence in predictions))
     rows = [(others * most)[:most] for others in references]
@@ -115,7 +115,7 @@ def test_python_equals_java_on_flickr8k(tmp_path):
 
 
 def restated_meteor(matches: int, chunks: int, length: int, reference_length: int) -> float:
-    """The formula for exact matches of content words only."""
+    """The formula for exact matches of content words."""
     precision, recall = matches / length, matches / reference_length
     f_mean = precision * recall / (0.85 * precision + 0.15 * recall)
     return f_mean * (1 - 0.6 * (chunks / matches) ** 0.2)
@@ -129,12 +129,12 @@ def test_python_formula():
     assert score("red dogs", "blue horses") == 0
     assert score("red dogs chase", "red dogs jump fences") == pytest.approx(restated_meteor(2, 1, 3, 4))
     assert score("cats chase red dogs", "red dogs watch cats") == pytest.approx(restated_meteor(3, 2, 4, 4))
-    # A stem counts 0.6 on both sides.
+    # A match by stem counts 0.6 on both sides.
     assert score("happiness", "happy") == pytest.approx(0.6)
     # The best reference counts.
     predictions, references = [["red", "dogs"]], [[["blue"], ["red", "dogs"], ["dogs"]]]
     assert meteor.meteor_python(predictions, references)[0] == 1
-    # Function words count a quarter against three quarters.
+    # Function words count a quarter, other words three quarters.
     precision = recall = 0.25 / (0.25 + 0.75)
     f_mean = precision * recall / (0.85 * precision + 0.15 * recall)
     assert score("the dog", "the cat") == pytest.approx(f_mean * (1 - 0.6))
@@ -211,7 +211,7 @@ def test_stems_equal_those_of_java():
 
 @pytest.fixture
 def fake_java(tmp_path, monkeypatch):
-    """Puts a program named `java` first on the path that runs the given lines of shell, and counts its starts."""
+    """Puts a shell script named `java` first on the path, and counts how often it starts."""
 
     def install(*script: str) -> Path:
         program, starts = tmp_path / "java", tmp_path / "starts"
@@ -227,7 +227,7 @@ def fake_java(tmp_path, monkeypatch):
     meteor._close_shared()
 
 
-# Answers SCORE with statistics, and EVAL on one caption with its score and that of the set.
+# Answers SCORE with statistics, and EVAL for one caption with its score and the score of the set.
 SCORING = 'while read line; do case "$line" in SCORE*) echo 1.0 2.0;; EVAL*) echo 0.25; echo 0.5;; esac; done'
 
 
@@ -306,7 +306,7 @@ def test_java_equals_pycocoevalcap():
     text = [" ".join(sentence) for sentence in predictions]
     text_references = [[" ".join(sentence) for sentence in others] for others in references]
     assert caption_metrics(text, text_references, "meteor", tokenize=str.split)["meteor"] == pytest.approx(total)
-    # A second call must not start Java again: starting takes many seconds.
+    # A second call must not start Java again, which takes many seconds.
     start = time.monotonic()
     each = caption_scores(text, text_references, ("meteor", "meteor_python"), tokenize=str.split)
     assert time.monotonic() - start < 10

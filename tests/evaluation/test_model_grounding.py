@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Where any model looks, judged by boxes: a planted head is found, and numbers are those of loops."""
+"""Grounding of any model: a planted head is found, and the metrics equal those of plain loops."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def processor():
 
 
 def rows(number: int = 8) -> list[dict]:
-    """Images of 32 x 32 pixels: grey cells in a grid of 4 x 4, and a red one, which the caption names."""
+    """Images of 32 x 32 pixels with a 4 x 4 grid of gray cells. One cell is red, and the caption names it."""
     found, rng = [], np.random.default_rng(0)
     for index in range(number):
         cell = (5 * index + 1) % 16
@@ -66,7 +66,7 @@ def rows(number: int = 8) -> list[dict]:
 
 @pytest.fixture
 def planted(monkeypatch):
-    """A tiny ViT-GPT2 of which head 2 of layer 1 looks at what is red."""
+    """A tiny ViT-GPT2 in which head 2 of layer 1 attends to the red cell."""
     model, _ = tiny("vit_gpt2")
     seen, attention_of = {}, recording.attention_of
     target = model.decoder.transformer.h[1].crossattention
@@ -98,7 +98,7 @@ def test_the_planted_head_is_found(planted, processor):
     assert best["pointing"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     others = [h["pointing"] for layer in found["heads"] for h in layer if h is not found["heads"][1][2]]
     assert len(others) == 7 and max(others) < 1
-    # The others look everywhere, so that the mean of all heads also points there.
+    # The other heads are uniform, so the mean of all heads points there too.
     assert found["methods"]["attention"]["pointing"]["value"] == 1.0 and found["layers"][1]["pointing"] == 1.0
     assert found["layers"][0]["pointing"] < 1
     assert found["methods"]["attention"]["pointing_random"]["value"] == pytest.approx(1 / 16)

@@ -20,7 +20,7 @@ from hf_vg.evaluation.retrieval import retrieval_ranks
 
 
 def restated(images: torch.Tensor, texts: torch.Tensor, image_of_text: list[int]) -> dict[str, float]:
-    """One query and one candidate at a time."""
+    """Ranks with a loop over queries and candidates."""
     images, texts = images.double().numpy(), texts.double().numpy()
 
     def score(image, text):
@@ -75,13 +75,13 @@ def test_what_ties_with_the_right_answer_stands_before_it():
     assert retrieval_metrics(images, texts) == pytest.approx(restated(images, texts, owners), abs=1e-9)
     same = torch.ones(6, 8)
     of_images, of_texts = retrieval_ranks(same[:3], same, [0, 0, 1, 1, 2, 2])
-    assert of_images.tolist() == [4, 4, 4]  # the two sentences of an image do not stand in each other's way
+    assert of_images.tolist() == [4, 4, 4]  # two sentences of the same image do not lower each other's rank
     assert of_texts.tolist() == [2] * 6
 
 
 @pytest.mark.parametrize("size", [7, 1024])
 def test_ties_are_exact_whatever_the_shape_of_the_panels(size, monkeypatch):
-    """Copies of the right answer, scattered over the candidates, and near copies that differ in the last bit."""
+    """Candidates include copies of the correct answer, and near copies that differ in the last bit."""
     generator = torch.Generator().manual_seed(0)
     images = torch.nn.functional.normalize(torch.randn(9, size, generator=generator))
     images = images[[0, 1, 2, 3, 4, 5, 6, 7, 8] * 11]
@@ -107,7 +107,7 @@ def test_folds_are_averaged():
     parts = [retrieval_metrics(images[i : i + 4], texts[2 * i : 2 * i + 8]) for i in range(0, 20, 4)]
     expected = {name: sum(part[name] for part in parts) / 5 for name in parts[0]}
     assert retrieval_metrics(images, texts, folds=5) == pytest.approx(expected, abs=1e-9)
-    # In any order of the sentences.
+    # The order of the sentences does not matter.
     order = torch.randperm(40)
     shuffled = retrieval_metrics(images, texts[order], torch.tensor(owners)[order], folds=5)
     assert shuffled == pytest.approx(expected, abs=1e-9)
@@ -119,7 +119,7 @@ def test_median_is_rounded_down():
     texts = torch.tensor([[1.0, 0, 0, 0], [1, 0.5, 0.7, 0.6], [0, 1, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4]])
     _, ranks = retrieval_ranks(images, texts)
     assert ranks.tolist() == [0, 3, 2, 0]
-    assert retrieval_metrics(images, texts)["text_to_image_median_rank"] == 2  # 1 is the median, from 0 on
+    assert retrieval_metrics(images, texts)["text_to_image_median_rank"] == 2  # the median rank is 1, counted from 0
 
 
 def test_wrong_inputs_are_named():
@@ -141,22 +141,22 @@ def test_wrong_inputs_are_named():
 
 
 def test_arithmetic_of_scenes():
-    """Vectors that are sums of a colour and a shape; of the last image the shape can not be seen."""
+    """Vectors are sums of a color and a shape. The last image has no shape."""
     kinds = [("red", "circle"), ("blue", "circle"), ("blue", "cross"), ("red", "cross"), ("green", "cross")]
     directions = dict(zip(("red", "blue", "green", "circle", "cross"), torch.eye(5), strict=True))
     images = torch.stack([directions[color] + directions[shape] for color, shape in kinds])
     objects = [[{"color": color, "shape": shape}] for color, shape in kinds]
-    objects.insert(2, [objects[0][0], objects[2][0]])  # two objects: neither asked for nor found
+    objects.insert(2, [objects[0][0], objects[2][0]])  # two objects: never used as query or result
     embeds = torch.cat([images[:2], 10 * torch.ones(1, 5), images[2:]])
 
     def encode(words):
         return torch.stack([directions[word] for word in words])
 
-    # Two circles have one other colour each, and three crosses two.
+    # Each of two circles has one other color, each of three crosses two.
     assert scene_arithmetic_metrics(objects, embeds, encode) == {"arithmetic_r1": 100.0, "arithmetic_queries": 8}
     embeds[-1] = directions["green"] + directions["circle"]
     metrics = scene_arithmetic_metrics(objects, embeds, encode)
-    # Its own two find circles; and so does "a cross, but green", twice, as nothing green is nearer.
+    # Its own two queries find circles. "a cross, but green" fails twice, because no green image is nearest.
     assert metrics["arithmetic_r1"] == pytest.approx(100 * 4 / 8)
     with pytest.raises(ValueError, match="1 scenes"):
         scene_arithmetic_metrics(objects[:1], embeds[:1], encode)

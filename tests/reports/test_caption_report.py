@@ -79,7 +79,7 @@ def test_what_others_wrote_is_text(tmp_path):
 
 @pytest.fixture(scope="module")
 def flickr(tmp_path_factory):
-    """Three images of scenes as Flickr8k keeps them, with the boxes of Flickr30k Entities."""
+    """Three scenes in the format of Flickr8k, with the boxes of Flickr30k Entities."""
     folder = tmp_path_factory.mktemp("flickr")
     entities = folder / "entities"
     for name in ("Images", "entities/Annotations", "entities/Sentences"):
@@ -105,7 +105,7 @@ def flickr(tmp_path_factory):
 
 
 def run_recipe(monkeypatch, folder, *flags):
-    """In this process: a new one would first import torch and transformers again."""
+    """Runs the recipe in this process: a new process would import torch and transformers again."""
     recipe = str(ROOT / "recipes" / "evaluate_captioner.py")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [recipe, *map(str, flags)])
@@ -139,7 +139,7 @@ def test_recipe(data, flickr, tmp_path, monkeypatch, capsys):
         assert "deletion" not in record["metrics"] and "deletion.png" not in report
         assert record["metrics"]["words"]["value"] > 0
         assert record["examples"]["Best"][0]["id"] in ("1_photo.jpg", "2_photo.jpg")
-        # Of 4 x 4 cells, 3 x 3 have their centre in the box.
+        # 3 x 3 of the 4 x 4 cells have their center in the box.
         assert record["metrics"]["pointing_random"]["value"] == pytest.approx(9 / 16)
 
 

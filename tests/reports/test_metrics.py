@@ -40,5 +40,5 @@ def test_names_and_scales(key, value, name, text):
 
 
 def test_every_caption_metric_is_in_the_table():
-    metrics = [name for name in CAPTION_METRICS if name != "meteor"]  # which needs Java
+    metrics = [name for name in CAPTION_METRICS if name != "meteor"]  # needs Java
     assert caption_metrics(["a dog runs ."], [["a dog runs", "the dog"]], metrics).keys() <= METRICS.keys()
