@@ -93,6 +93,9 @@ class VgTrainer(LossPartsMixin, PublishingTrainer):
         self._count_loss_items = getattr(self.model, "count_loss_items", None)
         if self._count_loss_items is not None:
             self.model_accepts_loss_kwargs = True
+        if self.model.config.model_type == "vision-encoder-decoder":
+            # It takes the number of words of a step, and does not divide its loss by it.
+            self.model_accepts_loss_kwargs = False
         self.add_callback(ResumeExactly)
         patience = getattr(self.args, "early_stopping_patience", 0)
         if patience:

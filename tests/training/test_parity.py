@@ -32,7 +32,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from hf_vg.data import stream_captions
-from hf_vg.training import VgTrainer, VgTrainingArguments
+from hf_vg.training import SupervisedCaptionerTrainer, VgTrainer, VgTrainingArguments
 from tests.common import ROOT
 from tests.data.test_streaming import write_shards
 from tests.models import test_modeling_grounded_visual_bert as grounded
@@ -40,6 +40,7 @@ from tests.models import test_modeling_self_attn_grounded_encoder as encoder
 from tests.models import test_modeling_show_attend_tell as show
 from tests.models import test_modeling_spatial_transformer as spatial
 from tests.models import test_modeling_vse_scnlm as vse
+from tests.training import test_attention_supervision as attention
 
 
 ROWS = 8
@@ -115,6 +116,32 @@ for number, options in enumerate(({}, {"max_violation": True, "normalize_image":
     CASES[f"vse_{number}"] = (build, lambda: {**repeated(vse.tiny_inputs(4)), "image_ids": IMAGE_IDS}, 1)
 
 
+def supervised(name: str):
+    """A model of transformers whose attention is supervised. What has no gradient would be an error of DDP's."""
+    model, inputs = attention.inputs_of(name)
+    model(**attention.own(inputs)).loss.backward()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    model.zero_grad()
+    return model
+
+
+def rows_with_phrases(name: str):
+    """The second process has fewer phrases than the first."""
+    rows = repeated(attention.inputs_of(name)[1])
+    rows["phrase_boxes"][[2, 5, 6, 7]] = 0
+    return rows
+
+
+# What the attention of any model learns, beside what its words say and what it said before.
+TRAINERS = {}
+for name, kind, parts in (("llava", "direct", 2), ("llava", "rollout", 1), ("vit_gpt2", "direct", 1)):
+    CASES[f"{name}_{kind}"] = (partial(supervised, name), partial(rows_with_phrases, name), parts)
+    TRAINERS[f"{name}_{kind}"] = partial(
+        SupervisedCaptionerTrainer, attention_supervision=kind, attention_weight=2.0, distillation_weight=0.5
+    )
+
+
 def encoder_rows():
     inputs = encoder.tiny_inputs(4)
     del inputs["image_features"]
@@ -181,7 +208,7 @@ def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
     model, rows = build(), make_rows()
     keep = KeepGradients()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    trainer = VgTrainer(
+    trainer = TRAINERS.get(name, VgTrainer)(
         model=model,
         args=VgTrainingArguments(
             output_dir,
@@ -206,7 +233,8 @@ def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
         trainer.train()
     if processes > 1:
         assert trainer.model_wrapped.find_unused_parameters is False
-    loss = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    logs = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    loss = [logs["loss"], logs.get("loss_attention", 0.0)]
     baseline = {"baseline": model.baseline} if getattr(model, "baseline", None) is not None else {}
     return {"loss": torch.tensor(loss), **baseline, **keep.gradients}
 
