@@ -537,7 +537,7 @@ BAD_REQUESTS = {
     "boxes without end": (lambda demo, m, i: demo.ground(m["regions"], i, "a", "", " " * 9**6), "at most"),
     "wrong regions": (lambda demo, m, i: demo.ground(m["captioner"], i, "a", "", ""), "cannot be loaded"),
     "no sentence": (lambda demo, m, i: demo.sentences(m["encoder"], "", "a"), "Write a sentence"),
-    "many sentences": (lambda demo, m, i: demo.sentences(m["encoder"], "a", "a\n" * 501), "500 sentences or fewer"),
+    "many sentences": (lambda demo, m, i: demo.sentences(m["encoder"], "a", "a\n" * 501), "at most 500 sentences"),
     "wrong encoder": (lambda demo, m, i: demo.sentences(m["space"], "a", "a"), "cannot be loaded"),
 }
 
