@@ -131,7 +131,18 @@ class CaptionDataArguments:
 
 @dataclass
 class CaptionerDataArguments(CaptionDataArguments):
-    """Adds the arguments of a captioner's training data: caption length, mirrored images and streaming."""
+    """
+    Adds the arguments of a captioner's training data: caption length, mirrored images and streaming.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import CaptionerDataArguments
+
+    >>> CaptionerDataArguments(max_caption_words=14, mirror_images=True).max_caption_words
+    14
+    ```
+    """
 
     max_caption_words: int | None = field(
         default=None, metadata={"help": "Leave out training captions with more words. By default all are used."}

@@ -127,6 +127,28 @@ def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str
 
     Returns:
         `dict[str, CaptionStream | Dataset]`: The stream `train`, and the dataset `validation`, which is also `test`.
+
+    Example:
+
+    ```python
+    >>> import tarfile, tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from hf_vg.data import CaptionerDataArguments, load_caption_stream
+
+    >>> tmp = tempfile.TemporaryDirectory()
+    >>> folder = Path(tmp.name)
+    >>> Image.new("RGB", (64, 64)).save(folder / "dog.jpg")
+    >>> _ = (folder / "dog.txt").write_text("a dog runs")
+    >>> with tarfile.open(folder / "0.tar", "w") as tar:
+    ...     for name in ("dog.jpg", "dog.txt"):
+    ...         tar.add(folder / name, arcname=name)
+    >>> args = CaptionerDataArguments("webdataset", tmp.name, streaming=True, eval_data_dir=tmp.name)
+    >>> data = load_caption_stream(args)  # doctest: +ELLIPSIS
+    Streaming ...; validating on 1 images.
+    >>> next(iter(data["train"]))["captions"]
+    ['a dog runs']
+    ```
     """
     assert args.dataset is not None  # set by `__post_init__`
     is_format = args.dataset in ("webdataset", "parquet")
@@ -166,6 +188,16 @@ def training_captions(args: CaptionerDataArguments, train: Dataset | CaptionStre
 
     Returns:
         `Iterator[str]`: All captions of a dataset, or the captions of a stream's first rows.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import CaptionerDataArguments, load_caption_data, training_captions
+
+    >>> args = CaptionerDataArguments(num_train_images=2, num_eval_images=1)
+    >>> next(training_captions(args, load_caption_data(args)["train"]))
+    'a large yellow triangle and a small yellow triangle'
+    ```
     """
     if isinstance(train, Dataset):
         groups = train["captions"]
@@ -229,6 +261,21 @@ def captioner_rows(
 
     Returns:
         [`~datasets.Dataset`] or `CaptionStream`: Rows with `captions` and `image` or `image_features`.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+    >>> from hf_vg.data import CaptionerDataArguments, captioner_rows, load_caption_data
+    >>> from hf_vg.examples import checkpoint
+
+    >>> model = AutoModelForImageTextToText.from_pretrained(checkpoint("spatial_transformer"))
+    >>> processor = AutoProcessor.from_pretrained(checkpoint("spatial_transformer"))
+    >>> args = CaptionerDataArguments(num_train_images=2, num_eval_images=1)
+    >>> rows = captioner_rows(args, load_caption_data(args)["train"], model, processor, by_length=True)
+    >>> len(rows), sorted(rows[0])
+    (10, ['captions', 'image', 'length'])
+    ```
     """
     if isinstance(dataset, CaptionStream):
         if by_length or args.features is not None:
@@ -320,6 +367,22 @@ def vse_rows(
 
     Returns:
         [`~datasets.Dataset`]: Rows with `image_id`, `captions` and `image` or `image_features`.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import VseScnlmConfig, VseScnlmModel, VseScnlmProcessor
+    >>> from hf_vg.data import CaptionDataArguments, load_caption_data, train_word_tokenizer, vse_rows
+
+    >>> args = CaptionDataArguments(num_train_images=2, num_eval_images=1)
+    >>> train = load_caption_data(args)["train"]
+    >>> tokenizer = train_word_tokenizer(caption for captions in train["captions"] for caption in captions)
+    >>> model = VseScnlmModel(VseScnlmConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16))
+    >>> processor = VseScnlmProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> len(vse_rows(args, train, model, processor, one_a_caption=True))
+    10
+    ```
     """
     rows = undecoded(dataset.select_columns(["image_id", "image", "captions"]))
     say_long_captions(chain.from_iterable(rows["captions"]), processor.tokenizer)
@@ -356,6 +419,27 @@ def grounded_encoder_rows(
     Returns:
         [`~datasets.Dataset`]: Rows with `image_id`, captions, and `image` or `image_features` if the model has a
         backbone.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import (
+    ...     SelfAttnGroundedEncoderConfig,
+    ...     SelfAttnGroundedEncoderModel,
+    ...     SelfAttnGroundedEncoderProcessor,
+    ... )
+    >>> from hf_vg.data import CaptionDataArguments, grounded_encoder_rows, load_caption_data, train_word_tokenizer
+
+    >>> args = CaptionDataArguments(num_train_images=2, num_eval_images=1)
+    >>> train = load_caption_data(args)["train"]
+    >>> tokenizer = train_word_tokenizer(caption for captions in train["captions"] for caption in captions)
+    >>> config = SelfAttnGroundedEncoderConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16)
+    >>> processor = SelfAttnGroundedEncoderProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> rows = grounded_encoder_rows(args, train, SelfAttnGroundedEncoderModel(config), processor, fixed=True)
+    >>> sorted(rows[0])  # this model has no backbone, so it needs no images
+    ['caption', 'image_id', 'target_caption']
+    ```
     """
     sees_images = backbone_of(model) is not None
     rows = dataset.select_columns(["image_id", "captions", *(["image"] if sees_images else [])])

@@ -235,6 +235,15 @@ def entities_of(
     Returns:
         `tuple[list[dict], list[int]]`: The annotations of the images that have some, as rows of
         [`load_flickr30k_entities`], and the indices of these images in `rows`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import entities_of, load_captions
+
+    >>> photos = load_captions("flickr8k", "data/flickr8k")["validation"]  # doctest: +SKIP
+    >>> annotations, indices = entities_of(photos, "data/flickr30k_entities")  # doctest: +SKIP
+    ```
     """
     paths = [Path(image["path"]) for image in rows.cast_column("image", Image(decode=False))["image"]]
     annotated = {}

@@ -51,6 +51,17 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
     Args:
         folder (`str` or `PathLike`):
             The subfolder of the cache for this combination.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from hf_vg.data import FeatureCache
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> len(FeatureCache(folder.name))  # an empty folder has no features
+    0
+    ```
     """
 
     def __init__(self, folder: str | PathLike):

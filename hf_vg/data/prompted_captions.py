@@ -46,6 +46,19 @@ class PromptedCaptionCollator:
         strict (`bool`, *optional*, defaults to `False`):
             Whether to raise an error for an image that cannot be opened. By default another row of the batch takes its
             place, see [`readable_rows`].
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoConfig, AutoProcessor
+    >>> from hf_vg.data import PromptedCaptionCollator, load_scenes
+
+    >>> name = "llava-hf/llava-interleave-qwen-0.5b-hf"
+    >>> collator = PromptedCaptionCollator(
+    ...     AutoProcessor.from_pretrained(name), AutoConfig.from_pretrained(name)
+    ... )  # doctest: +SKIP
+    >>> batch = collator(list(load_scenes(2, 1, 1)["train"]))  # doctest: +SKIP
+    ```
     """
 
     def __init__(

@@ -137,6 +137,29 @@ class CaptionPairCollatorForVGP(RegionCollator):
             Rows of [`region_images`].
         mask_words (`bool`, *optional*, defaults to `False`):
             Whether to add `masked_input_ids` and `masked_labels`, for models with a `masked_lm_weight`.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertProcessor
+    >>> from hf_vg.data import (
+    ...     CaptionPairCollatorForVGP,
+    ...     grounded_scenes,
+    ...     load_scenes,
+    ...     make_caption_pairs,
+    ...     train_wordpiece_tokenizer,
+    ... )
+
+    >>> scenes = grounded_scenes(load_scenes(2, 1, 1)["train"])
+    >>> pairs = make_caption_pairs(scenes, {}, nearest=np.array([[1], [0]]), pairs_per_image=2)
+    >>> tokenizer = train_wordpiece_tokenizer(pairs["caption1"])
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> batch = CaptionPairCollatorForVGP(processor, scenes)([pairs[0], pairs[1]])
+    >>> batch["labels"].shape
+    torch.Size([2])
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, images: Dataset, mask_words: bool = False):
@@ -199,6 +222,21 @@ class QuestionCollator(RegionCollator):
             Rows of [`region_images`].
         answers (`Sequence[str]`):
             The answers to choose from. See [`answer_vocabulary`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertProcessor
+    >>> from hf_vg.data import QuestionCollator, RegionDataArguments, question_rows, train_wordpiece_tokenizer
+
+    >>> images, questions = question_rows(RegionDataArguments(num_train_images=1, num_eval_images=1))
+    >>> tokenizer = train_wordpiece_tokenizer(questions["train"]["question"])
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> collator = QuestionCollator(processor, images["train"], answers=["green", "yellow"])
+    >>> collator([questions["train"][0]])["labels"]  # the answer is green
+    tensor([[1., 0.]])
+    ```
     """
 
     def __init__(self, processor: ProcessorMixin, images: Dataset, answers: Sequence[str]):
@@ -233,6 +271,21 @@ class ReferringCollator(RegionCollator):
             A [`GroundedVisualBertProcessor`].
         images ([`~datasets.Dataset`]):
             Rows of [`region_images`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertProcessor
+    >>> from hf_vg.data import ReferringCollator, RegionDataArguments, referring_rows, train_wordpiece_tokenizer
+
+    >>> images, expressions = referring_rows(RegionDataArguments(num_train_images=1, num_eval_images=1))
+    >>> tokenizer = train_wordpiece_tokenizer(expressions["train"]["expression"])
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> collator = ReferringCollator(processor, images["train"])
+    >>> collator([expressions["train"][0]])["labels"]  # region 0 is the whole image, region 1 the first object
+    tensor([[0., 1., 0., 0.]])
+    ```
     """
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:

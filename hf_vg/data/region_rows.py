@@ -51,6 +51,15 @@ class RegionDataArguments:
     """
     Arguments that choose images with boxes and texts about them. Each field's help text explains it: run a recipe with
     `--help` to see them all.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments
+
+    >>> RegionDataArguments(num_train_images=100).dataset
+    'scenes'
+    ```
     """
 
     dataset: str = field(
@@ -127,6 +136,16 @@ def training_texts(images: Dataset) -> list[str]:
 
     Returns:
         `list[str]`: The texts.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, load_grounded_images, training_texts
+
+    >>> images = load_grounded_images(RegionDataArguments(num_train_images=1, num_eval_images=1))
+    >>> training_texts(images["train"])[-1]
+    'the yellow triangle above the big yellow triangle'
+    ```
     """
     texts = [caption for captions in images["captions"] for caption in captions]
     for column, key in (("questions", "question"), ("referring", "expression")):
@@ -162,6 +181,37 @@ def vgp_rows(
 
     Returns:
         [`~datasets.DatasetDict`]: Rows of [`make_caption_pairs`] for each split.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForVGP, GroundedVisualBertProcessor, VggConfig
+    >>> from hf_vg.data import (
+    ...     RegionDataArguments,
+    ...     load_grounded_images,
+    ...     train_wordpiece_tokenizer,
+    ...     training_texts,
+    ...     vgp_rows,
+    ... )
+
+    >>> args = RegionDataArguments(num_train_images=2, num_eval_images=2)
+    >>> images = load_grounded_images(args)
+    >>> tokenizer = train_wordpiece_tokenizer(training_texts(images["train"]))
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> config = GroundedVisualBertConfig(
+    ...     vocab_size=len(tokenizer),
+    ...     hidden_size=32,
+    ...     num_hidden_layers=1,
+    ...     num_attention_heads=2,
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+    ...     region_feature_size=16,
+    ... )
+    >>> model = GroundedVisualBertForVGP(config)
+    >>> rows = vgp_rows(args, images, model, processor, pairs_per_image=2)
+    >>> len(rows["train"]), rows["train"][0]["caption2"]
+    (4, 'two yellow triangles and a small green cross')
+    ```
     """
     is_scenes = args.dataset == "scenes"
     if not is_scenes:
@@ -205,6 +255,16 @@ def rows_by_novelty(rows: Dataset, images: Dataset) -> dict[str, Dataset]:
 
     Returns:
         `dict[str, Dataset]`: `seen` and `unseen`, or an empty dictionary if the images are not scenes.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, question_rows, rows_by_novelty
+
+    >>> images, questions = question_rows(RegionDataArguments(num_train_images=1, num_eval_images=2))
+    >>> sorted(rows_by_novelty(questions["test"], images["test"]))
+    ['seen', 'unseen']
+    ```
     """
     if "unseen" not in images.column_names:
         return {}
@@ -227,6 +287,18 @@ def rows_to_draw(rows: Dataset, number: int) -> list[dict[str, Any]]:
 
     Returns:
         `list[dict]`: The chosen rows.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import grounded_scenes, load_scenes, make_caption_pairs, rows_to_draw
+
+    >>> scenes = grounded_scenes(load_scenes(2, 1, 1)["train"])
+    >>> pairs = make_caption_pairs(scenes, {}, nearest=np.array([[1], [0]]))
+    >>> [row["row"] for row in rows_to_draw(pairs, 2)]  # one pair of each scene
+    [0, 1]
+    ```
     """
     if number < 1:
         return []
@@ -256,6 +328,16 @@ def question_rows(
     Returns:
         `tuple[DatasetDict, DatasetDict]`: The images and the questions of each split. A question has the index of its
         image as `row`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, question_rows
+
+    >>> images, questions = question_rows(RegionDataArguments(num_train_images=2, num_eval_images=1))
+    >>> questions["train"][0]["question"], questions["train"][0]["answers"][0]
+    ('what color is the cross?', 'green')
+    ```
     """
     if detector is not None and detections is not None:
         raise ValueError("`detector` and `detections` exclude each other: pass one of the two.")
@@ -306,6 +388,16 @@ def referring_rows(
     Returns:
         `tuple[DatasetDict, DatasetDict]`: The images and the expressions of each split. An expression has the index of
         its image as `row`, and a `box` relative to the image.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, referring_rows
+
+    >>> images, expressions = referring_rows(RegionDataArguments(num_train_images=2, num_eval_images=1))
+    >>> expressions["train"][0]["expression"]
+    'the big object'
+    ```
     """
     folders = _folders(args, REFERRING_DATASETS, detections)
     if folders is None:
@@ -344,6 +436,16 @@ def phrase_rows(args: RegionDataArguments, split: str = "test", split_by: str = 
 
     Returns:
         [`~datasets.Dataset`]: Rows of [`load_flickr30k_entities`] or [`load_referring`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import RegionDataArguments, phrase_rows
+
+    >>> rows = phrase_rows(RegionDataArguments(num_train_images=1, num_eval_images=2))
+    >>> len(rows), sorted(rows[0]["phrases"][0])
+    (2, ['boxes', 'caption', 'end', 'start', 'text'])
+    ```
     """
     folders = _folders(args, ("flickr30k_entities", *REFERRING_DATASETS))
     if folders is not None and args.dataset in REFERRING_DATASETS:
@@ -380,6 +482,36 @@ def region_images(
 
     Returns:
         [`~datasets.Dataset`]: The rows for `images` of [`RegionCollator`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForVGP, GroundedVisualBertProcessor, VggConfig
+    >>> from hf_vg.data import (
+    ...     RegionDataArguments,
+    ...     load_grounded_images,
+    ...     region_images,
+    ...     train_wordpiece_tokenizer,
+    ...     training_texts,
+    ... )
+
+    >>> args = RegionDataArguments(num_train_images=2, num_eval_images=2)
+    >>> images = load_grounded_images(args)
+    >>> tokenizer = train_wordpiece_tokenizer(training_texts(images["train"]))
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> config = GroundedVisualBertConfig(
+    ...     vocab_size=len(tokenizer),
+    ...     hidden_size=32,
+    ...     num_hidden_layers=1,
+    ...     num_attention_heads=2,
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+    ...     region_feature_size=16,
+    ... )
+    >>> model = GroundedVisualBertForVGP(config)
+    >>> sorted(region_images(args, images["train"], model, processor)[0])
+    ['boxes', 'image']
+    ```
     """
     for row, boxes in enumerate(images["boxes"]):
         check_boxes(boxes, f"image {row}", processor.max_boxes)

@@ -35,6 +35,16 @@ class SentenceSplit:
 
     - **sentences** (`list[tuple[str, ...]]`) -- One sentence, or two for pairs, per row.
     - **labels** (`np.ndarray`) -- One label per row.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import SentenceSplit
+
+    >>> SentenceSplit([("a lovely film",), ("dull",)], np.array([1, 0])).sentences[0]
+    ('a lovely film',)
+    ```
     """
 
     sentences: list[tuple[str, ...]]
@@ -51,6 +61,17 @@ class SentenceTask:
             One of `SENTENCE_TASKS`.
         splits (`dict[str, SentenceSplit]`):
             `"train"`, and `"dev"` and `"test"` if the task has them.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import SentenceSplit, SentenceTask
+
+    >>> task = SentenceTask("MR", {"train": SentenceSplit([("a lovely film",), ("dull",)], np.array([1, 0]))})
+    >>> task.splits["train"].labels
+    array([1, 0])
+    ```
     """
 
     name: str

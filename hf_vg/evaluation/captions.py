@@ -202,6 +202,16 @@ class DocumentFrequencies:
             Number of images with the n-gram in at least one reference.
         num_images (`int`):
             Number of images in the corpus.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import DocumentFrequencies, caption_metrics
+
+    >>> df = DocumentFrequencies({("a",): 90, ("dog",): 5}, num_images=100)
+    >>> round(caption_metrics(["a dog"], [["a dog"]], metrics=["cider"], df=df)["cider_d"], 2)
+    5.0
+    ```
     """
 
     counts: dict[Ngram, int]

@@ -161,6 +161,22 @@ def grounding_intervals(
 
     Returns:
         `dict[str, dict[str, float]]`: For each metric its `value`, `low` and `high`. Empty if no noun has a box.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import grounding_intervals
+
+    >>> scene = {
+    ...     "objects": [{"size": "small", "color": "red", "shape": "circle", "box": [0, 0, 32, 32]}],
+    ... }
+    >>> attention = np.array([[0.7, 0.1], [0.1, 0.1]])
+    >>> caption = {"generated_text": "a red circle", "words": ["a", "red", "circle"], "attention": [attention] * 3}
+    >>> results = grounding_intervals([scene], [caption], seen=[(0, 0, 1, 1)], image_sizes=[(64, 64)])
+    >>> results["pointing"]["value"], round(results["mass"]["value"], 3)
+    (1.0, 0.7)
+    ```
     """
     maps, boxes, sizes, images = [], [], [], []
     for image, (row, caption, part, size) in enumerate(zip(rows, captions, seen, image_sizes, strict=True)):

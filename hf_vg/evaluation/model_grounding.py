@@ -88,6 +88,21 @@ def evaluate_grounding(
         - **best_head** -- the `layer` and `head` with the highest pointing accuracy on every second image, with its
           metrics on the other images. The two halves are separate because the best of many heads is partly luck.
         - **words**, **images** -- the numbers of phrases and images.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
+    >>> from hf_vg.data import grounded_scenes, load_scenes
+    >>> from hf_vg.evaluation import evaluate_grounding
+    >>> from hf_vg.examples import checkpoint
+
+    >>> model = AutoModelForImageTextToText.from_pretrained(checkpoint("spatial_transformer"))
+    >>> processor = AutoProcessor.from_pretrained(checkpoint("spatial_transformer"))
+    >>> results = evaluate_grounding(model, processor, grounded_scenes(load_scenes(2, 1, 1)["train"]))
+    >>> results["images"], results["words"]
+    (2, 3)
+    ```
     """
     if unknown := sorted(set(methods) - set(EXPLAINERS)):
         raise ValueError(f"`methods` must be from {', '.join(map(repr, EXPLAINERS))}, got {unknown[0]!r}.")

@@ -52,6 +52,42 @@ def vgp_metrics(
         - **phrase_attention** and **phrase_rollout** -- phrases whose words together attend most to one of their
           boxes, among the boxes of the image.
         - **phrase_classifier** -- the same for the classifier of indirect supervision, if the model has one.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForVGP, GroundedVisualBertProcessor, VggConfig
+    >>> from hf_vg.data import (
+    ...     CaptionPairCollatorForVGP,
+    ...     RegionDataArguments,
+    ...     load_grounded_images,
+    ...     train_wordpiece_tokenizer,
+    ...     training_texts,
+    ...     vgp_rows,
+    ... )
+
+    >>> args = RegionDataArguments(num_train_images=2, num_eval_images=2)
+    >>> images = load_grounded_images(args)
+    >>> tokenizer = train_wordpiece_tokenizer(training_texts(images["train"]))
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> config = GroundedVisualBertConfig(
+    ...     vocab_size=len(tokenizer),
+    ...     hidden_size=32,
+    ...     num_hidden_layers=1,
+    ...     num_attention_heads=2,
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+    ...     region_feature_size=16,
+    ... )
+    >>> model = GroundedVisualBertForVGP(config)
+    >>> rows = vgp_rows(args, images, model, processor, pairs_per_image=2)["train"]
+
+    >>> from hf_vg.evaluation import vgp_metrics
+
+    >>> metrics = vgp_metrics(model, rows, CaptionPairCollatorForVGP(processor, images["train"]))
+    >>> sorted(metrics)[:2]
+    ['identification', 'paraphrase']
+    ```
     """
     right, total = Counter(), Counter()
 
@@ -114,6 +150,38 @@ def answer_questions(
 
     Returns:
         `list[str]`: One answer per row.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import (
+    ...     GroundedVisualBertConfig,
+    ...     GroundedVisualBertForQuestionAnswering,
+    ...     GroundedVisualBertProcessor,
+    ...     VggConfig,
+    ... )
+    >>> from hf_vg.data import QuestionCollator, RegionDataArguments, question_rows, train_wordpiece_tokenizer
+    >>> from hf_vg.evaluation import answer_questions
+
+    >>> images, questions = question_rows(RegionDataArguments(num_train_images=1, num_eval_images=1))
+    >>> tokenizer = train_wordpiece_tokenizer(questions["train"]["question"])
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> config = GroundedVisualBertConfig(
+    ...     vocab_size=len(tokenizer),
+    ...     hidden_size=32,
+    ...     num_hidden_layers=1,
+    ...     num_attention_heads=2,
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+    ...     region_feature_size=16,
+    ...     id2label={0: "green", 1: "yellow"},
+    ... )
+    >>> model = GroundedVisualBertForQuestionAnswering(config)
+    >>> collator = QuestionCollator(processor, images["train"], answers=["green", "yellow"])
+    >>> answers = answer_questions(model, questions["train"], collator)
+    >>> len(answers) == len(questions["train"])
+    True
+    ```
     """
     answers = []
     for batch in _batches(model, rows, collator, batch_size, "Answering questions"):
@@ -144,6 +212,36 @@ def resolve_expressions(
 
     Returns:
         `list[list[float]]`: The chosen box of each row, relative to the image.
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import (
+    ...     GroundedVisualBertConfig,
+    ...     GroundedVisualBertForReferringExpression,
+    ...     GroundedVisualBertProcessor,
+    ...     VggConfig,
+    ... )
+    >>> from hf_vg.data import ReferringCollator, RegionDataArguments, referring_rows, train_wordpiece_tokenizer
+    >>> from hf_vg.evaluation import resolve_expressions
+
+    >>> images, expressions = referring_rows(RegionDataArguments(num_train_images=1, num_eval_images=1))
+    >>> tokenizer = train_wordpiece_tokenizer(expressions["train"]["expression"])
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(size={"height": 64, "width": 64}), tokenizer)
+    >>> config = GroundedVisualBertConfig(
+    ...     vocab_size=len(tokenizer),
+    ...     hidden_size=32,
+    ...     num_hidden_layers=1,
+    ...     num_attention_heads=2,
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+    ...     region_feature_size=16,
+    ... )
+    >>> model = GroundedVisualBertForReferringExpression(config)
+    >>> boxes = resolve_expressions(model, expressions["train"], ReferringCollator(processor, images["train"]))
+    >>> len(boxes) == len(expressions["train"])
+    True
+    ```
     """
     boxes = []
     for batch in _batches(model, rows, collator, batch_size, "Resolving expressions"):

@@ -192,6 +192,19 @@ def scene_arithmetic_metrics(
 
     Returns:
         `dict[str, float]`: `arithmetic_r1` in percent, and the number of queries as `arithmetic_queries`.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.evaluation import scene_arithmetic_metrics
+
+    >>> vectors = dict(zip(("red", "blue", "circle"), torch.eye(3)))
+    >>> objects = [[{"color": color, "shape": "circle"}] for color in ("red", "blue")]
+    >>> images = torch.stack([vectors["red"] + vectors["circle"], vectors["blue"] + vectors["circle"]])
+    >>> scene_arithmetic_metrics(objects, images, lambda words: torch.stack([vectors[word] for word in words]))
+    {'arithmetic_r1': 100.0, 'arithmetic_queries': 2}
+    ```
     """
     single = [index for index, seen in enumerate(objects) if len(seen) == 1]
     kinds = [(objects[index][0]["color"], objects[index][0]["shape"]) for index in single]

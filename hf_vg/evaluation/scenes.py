@@ -73,6 +73,24 @@ def scene_grounding_metrics(
 
     Returns:
         `dict[str, float]`: The metrics of [`grounding_metrics`].
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from hf_vg.evaluation import scene_grounding_metrics
+
+    >>> scene = {
+    ...     "image": Image.new("RGB", (64, 64)),
+    ...     "objects": [{"size": "small", "color": "red", "shape": "circle", "box": [0, 0, 32, 32]}],
+    ... }
+    >>> attention = np.array([[0.7, 0.1], [0.1, 0.1]])
+    >>> caption = {"generated_text": "a red circle", "words": ["a", "red", "circle"], "attention": [attention] * 3}
+    >>> metrics = scene_grounding_metrics([scene], [caption])
+    >>> metrics["pointing"], round(metrics["mass"], 3)
+    (1.0, 0.7)
+    ```
     """
     maps, boxes, image_sizes = [], [], []
     for scene, caption in zip(scenes, captions, strict=True):

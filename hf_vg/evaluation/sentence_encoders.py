@@ -72,6 +72,16 @@ def universal_encoder(name: str, batch_size: int = 64, device: str | torch.devic
 
     Returns:
         `Callable`: A function from a list of sentences to an array with one row per sentence.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.evaluation import universal_encoder
+
+    >>> encode = universal_encoder("sentence-transformers/all-MiniLM-L6-v2")  # doctest: +SKIP
+    >>> encode(["a dog runs"]).shape  # doctest: +SKIP
+    (1, 384)
+    ```
     """
     try:
         from sentence_transformers import SentenceTransformer

@@ -52,6 +52,20 @@ def sentence_grounding_metrics(
         - **average_precision** -- the average precision of the attention in finding such words.
         - **random** -- the share of tokens, including the end token, in such phrases: the score of uniform attention.
         - **sentences** -- the number of captions.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import SelfAttnGroundedEncoderConfig, SelfAttnGroundedEncoderModel
+    >>> from hf_vg.data import grounded_scenes, load_scenes, train_word_tokenizer
+    >>> from hf_vg.evaluation import sentence_grounding_metrics
+
+    >>> scenes = grounded_scenes(load_scenes(2, 1, 1)["train"])
+    >>> tokenizer = train_word_tokenizer(caption for captions in scenes["captions"] for caption in captions)
+    >>> config = SelfAttnGroundedEncoderConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16)
+    >>> sentence_grounding_metrics(SelfAttnGroundedEncoderModel(config), tokenizer, scenes)["sentences"]
+    10
+    ```
     """
     sentences = []
     for row in rows:

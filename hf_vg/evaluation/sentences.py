@@ -76,6 +76,22 @@ def evaluate_sentences(
         `dict[str, dict[str, float]]`: For each task, in percent: `dev_accuracy`, and `accuracy` on test rows. MRPC
         also has `f1`. SICK-R has `dev_pearson`, `pearson`, `spearman`, and `mse`, which is not a percentage. Without a
         test split, the test scores are missing.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from hf_vg.evaluation import evaluate_sentences
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> lines = [f"{number % 2} {('dull', 'lovely')[number % 2]} film {number}" for number in range(40)]
+    >>> _ = Path(folder.name, "rt-polarity.all").write_text("\n".join(lines))
+    >>> encode = lambda texts: np.array([["lovely" in text, "dull" in text] for text in texts], dtype=float)
+    >>> evaluate_sentences(encode, folder.name, tasks=["MR"], num_folds=2)["MR"]["dev_accuracy"]
+    100.0
+    ```
     """
     loaded = [load_sentence_task(task, folder) for task in tasks]
     if not isinstance(encode, Mapping):
@@ -107,6 +123,19 @@ def evaluate_sentence_task(
 
     Returns:
         `dict[str, float]`: The scores of the task.
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from hf_vg.data import scene_phrase_task
+    >>> from hf_vg.evaluation import evaluate_sentence_task
+
+    >>> words = ("red", "green", "blue", "small", "large", "circle", "square")
+    >>> encode = lambda texts: np.array([[text.count(word) for word in words] for text in texts], dtype=float)
+    >>> sorted(evaluate_sentence_task(scene_phrase_task(20, 5), encode))
+    ['accuracy', 'dev_accuracy']
+    ```
     """
     features = _features(task, encode)
     features = {name: torch.as_tensor(array, device=device) for name, array in features.items()}

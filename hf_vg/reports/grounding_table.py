@@ -38,6 +38,23 @@ def grounding_table(metrics: Mapping[str, Any]) -> str:
 
     Returns:
         `str`: The table.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.reports import grounding_table
+
+    >>> found = {"value": 0.5, "low": 0.4, "high": 0.6}
+    >>> names = ("pointing", "mass", "average_precision", "pointing_center", "pointing_random")
+    >>> metrics = {"methods": {"attention": dict.fromkeys(names, found)}, "best_head": None, "words": 10, "images": 5}
+    >>> print(grounding_table({**metrics, "layers": [{"pointing": 0.5}], "heads": [[{"pointing": 0.5}]]}))
+    10 phrases of 5 images
+    <BLANKLINE>
+                                pointing              in the box               precision
+    attention     50.0% (40.0% to 60.0%)  50.0% (40.0% to 60.0%)  50.0% (40.0% to 60.0%)
+    image center  50.0% (40.0% to 60.0%)
+    random        50.0% (40.0% to 60.0%)
+    ```
     """
     first = next(iter(metrics["methods"].values()))
     columns = [name for name in _COLUMNS if name in first]
