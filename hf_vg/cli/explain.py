@@ -119,7 +119,7 @@ def of_regions(args: argparse.Namespace, inputs: ImageInputs, paths: list[str]) 
     model, processor = load_region_model(args.model, args.trust_remote_code)
     detector = detector_of(args)
     examples = []
-    for path, image in inputs.images(paths, "Looking"):
+    for path, image in inputs.images(paths, "Explaining"):
         try:
             boxes, _ = find_regions(processor, image, boxes_of(path), detector, args.threshold)
             found = [regions_of_words(model, processor, image, text, boxes) for text in args.text]

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""Metrics of captions, grounding, retrieval, sentence vectors, questions and referring expressions."""
 
 from ..resampling import bootstrap
 from .captions import DocumentFrequencies, caption_metrics, caption_scores, document_frequencies, make_compute_metrics

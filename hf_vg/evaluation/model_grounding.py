@@ -111,7 +111,7 @@ def evaluate_grounding(
     rows: dict[str, list[np.ndarray]] = {method: [] for method in methods}
     by_head, images, curves = [], [], {method: [] for method in methods}
     with evaluation_mode(model):
-        for number, row in enumerate(tqdm(dataset, desc="Pointing", unit="image")):
+        for number, row in enumerate(tqdm(dataset, desc="Evaluating grounding", unit="image")):
             image = open_image(row["image"])
             seen = seen_box(processor.image_processor, image.size)
             texts = texts_with_boxes(row, captions_per_image)
