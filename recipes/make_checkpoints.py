@@ -48,12 +48,13 @@ RECIPES = {
 }
 # The parts of a checkpoint that loading needs. The code of the model is that of the package.
 FILES = ("config.json", "generation_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json")
+SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json")
 NUM_SCENES = 12
 CARD = """\
 # {name}
 
-An example checkpoint of hf_vg: it {does}. It was trained on
-scenes of coloured shapes, which `hf_vg.load_scenes` draws, and knows nothing else. The weights are
+An example checkpoint of hf_vg: it {does}.
+It was trained on scenes of coloured shapes, which `hf_vg.load_scenes` draws, and knows nothing else. The weights are
 stored in half precision and loaded in float32.
 
 ```bash
@@ -89,13 +90,22 @@ def pack(name: str, trained: Path, commands: str, scores: str) -> None:
     folder = Path(checkpoint(name))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    weights = load_file(trained / "model.safetensors")
+    changes = {}
+    if name == "self_attn_grounded_encoder":  # its decoder and its image network are for training alone
+        weights = {key: value for key, value in weights.items() if key.startswith("model.")}
+        changes = {"architectures": ["SelfAttnGroundedEncoderModel"]}
+    for file in SENTENCE_TRANSFORMERS:
+        if (trained / file).exists():
+            shutil.copyfile(trained / file, folder / file)
     for file in FILES:
         if (trained / file).exists():
             content = json.loads((trained / file).read_text(encoding="utf-8"))
             for key in ("auto_map", "custom_pipelines"):  # they name the code that a published checkpoint brings
                 content.pop(key, None)
+            if file == "config.json":
+                content |= changes
             (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    weights = load_file(trained / "model.safetensors")
     halves = {key: value.half() if value.is_floating_point() else value for key, value in weights.items()}
     for key, value in halves.items():
         if not torch.isfinite(value).all():

@@ -119,7 +119,11 @@ def main():
 
     everything = TaggedCaptionCollator(model.config.pad_token_id)(rows["train"].remove_columns("content_embeds"))
     model.remember(everything["labels"], everything["tag_ids"], args.num_sentences)
+    # A space has no generation config of its own, so transformers made one from its config.json. It knows no custom
+    # entries, and would not load them.
+    model.generation_config._from_model_config = False
     model.generation_config.update(
+        allow_custom_entries=True,
         num_candidates=args.num_candidates,
         content_weights=args.content_weights,
         similarity_weight=args.similarity_weight,

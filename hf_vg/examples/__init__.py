@@ -38,7 +38,7 @@ CHECKPOINTS = {
     "spatial_transformer": "writes captions, and shows where each word looks",
     "vse_scnlm": "searches scenes by sentences and by sums of images and words, and writes captions",
     "grounded_visual_bert": "finds the region that a phrase names",
-    "self_attn_grounded_encoder": "turns sentences into vectors, and shows which words count",
+    "self_attn_grounded_encoder": "turns sentences into vectors, and shows which words it looks at",
 }
 _FOLDER = Path(__file__).parent
 
