@@ -115,7 +115,8 @@ class TestSpace:
         captioner = load_captioner("vse_scnlm")
         assert captioner.model.generation_config.num_candidates == 200  # as its recipe says
         captions = [records[0]["generated_text"] for records in captioner(IMAGES)]
-        assert sum(caption_is_true(row, caption) for row, caption in zip(SCENES, captions, strict=True)) >= 9, captions
+        true = np.array([[caption_is_true(row, caption) for row in SCENES] for caption in captions])
+        assert true.diagonal().mean() >= 0.5 > 2 * true.mean(), captions
 
 
 def test_a_phrase_is_grounded_in_its_box():
