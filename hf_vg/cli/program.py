@@ -92,8 +92,8 @@ def parser() -> argparse.ArgumentParser:
             given.add_argument("--examples", action="store_true", help="use the example scenes that come with hf_vg")
             command.add_argument(
                 "--model",
-                help="a checkpoint folder, a model on the Hub, or an example from `hf-vg examples` (default: the example "
-                "that fits)",
+                help="a checkpoint folder, a model on the Hub, or an example from `hf-vg examples` (default: the "
+                "example that fits)",
             )
         module.add_arguments(command)
         if name not in ("evaluate", "examples"):
