@@ -11,4 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The models, one folder each."""
+"""
+One folder per model. Each folder holds a `configuration_*.py`, a `modeling_*.py` and a `processing_*.py`.
+
+A model imports only torch, transformers, its own folder and the shared files of this one, so a published checkpoint
+runs without hf_vg.
+"""

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Supervision of attention as plain functions: rollout, the losses, and what they need."""
+"""Attention rollout and the losses of supervised attention, as plain functions."""
 
 import torch
 from torch import nn
@@ -24,19 +24,30 @@ def attention_rollout(
     attentions: tuple[torch.Tensor, ...], layers: list[int] | None = None, heads: list[int] | None = None
 ) -> tuple[torch.Tensor, ...]:
     r"""
-    Attention rollout (Abnar and Zuidema, 2020): how much of each input a position of a layer holds, if attention mixed
-    inputs linearly and half of every layer were its residual connection.
+    Attention rollout (Abnar and Zuidema, 2020): how much each input contributes to each position of a layer. It
+    assumes that attention mixes its inputs linearly, and that half of each layer is the residual connection.
 
     Args:
         attentions (`tuple[torch.Tensor]`):
             Attention probabilities, one tensor of shape `(batch, heads, length, length)` per layer, first layer first.
         layers (`list[int]`, *optional*):
-            The layers to return, all by default. Nothing is computed above the last of them.
+            The layers to return. Defaults to all layers.
         heads (`list[int]`, *optional*):
-            The heads whose mean is rolled out, all by default.
+            The heads to average. Defaults to all heads.
 
     Returns:
-        `tuple[torch.Tensor]`: One tensor of shape `(batch, length, length)` per returned layer. Its rows sum to one.
+        `tuple[torch.Tensor]`: One tensor of shape `(batch, length, length)` per returned layer. Its rows sum to 1.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.models.attention_supervision import attention_rollout
+
+    >>> attentions = tuple(torch.rand(1, 2, 4, 4).softmax(-1) for _ in range(3))  # 3 layers of 2 heads
+    >>> attention_rollout(attentions, layers=[-1])[0].shape
+    torch.Size([1, 4, 4])
+    ```
     """
     wanted = [index % len(attentions) for index in (range(len(attentions)) if layers is None else layers)]
     rollouts = []
@@ -52,14 +63,18 @@ def cross_attention_rollout(
     attentions: tuple[torch.Tensor, ...], layers: list[int] | None = None, heads: list[int] | None = None
 ) -> tuple[torch.Tensor, ...]:
     r"""
-    Rollout for cross-attention, which adds what it looks at to a stream of words. A layer with attention A makes
-    (C + A) / 2 of what the layers below have gathered, C. What words gather from each other is left out.
+    Rollout for cross-attention from words to an image: how much each location contributes to each word of a layer.
+
+    With attention A, a layer turns the contributions C of the layers below into (C + A) / 2. Self-attention among
+    words is left out.
 
     Args:
         attentions (`tuple[torch.Tensor]`):
             Attention to the image, one tensor of shape `(batch, heads, words, columns)` per layer, first layer first.
-        layers (`list[int]`, *optional*), heads (`list[int]`, *optional*):
-            As for [`attention_rollout`].
+        layers (`list[int]`, *optional*):
+            The layers to return. Defaults to all layers.
+        heads (`list[int]`, *optional*):
+            The heads to average. Defaults to all heads.
 
     Returns:
         `tuple[torch.Tensor]`: One tensor of shape `(batch, words, columns)` per returned layer.
@@ -74,25 +89,28 @@ def attention_loss(
     attention: torch.Tensor, targets: torch.Tensor, column_mask: torch.Tensor, kind: str = "ce"
 ) -> torch.Tensor:
     r"""
-    Loss of the attention from rows to columns, summed over the rows that have a target and averaged over layers and
-    heads.
+    The loss of the attention from rows to columns: summed over the rows with a target, averaged over layers and heads.
 
     Args:
         attention (`torch.Tensor` of shape `(layers, batch, heads, rows, columns)`):
             Attention or rollout, zero at padded columns.
         targets (`torch.Tensor` of shape `(batch, rows, columns)`):
-            1 where a row should look, which may be several columns. A row without any has no loss.
+            1 for the columns that a row should attend to. Rows without such a column have no loss.
         column_mask (`torch.Tensor` of shape `(batch, columns)`):
-            1 for columns that are not padding.
+            0 for padded columns.
         kind (`str`, *optional*, defaults to `"ce"`):
-            Cross entropy with the targets, each of which has an equal share; or `"bce_log"`.
+            `"ce"` is the cross entropy with the targets, which share the probability equally. `"bce_log"` is the
+            binary cross entropy of log probabilities, as in the authors' code.
+
+    Returns:
+        `torch.Tensor`: The loss, a scalar.
     """
     attention, targets = attention.float(), targets.float()
     log_share = torch.log(EPSILON + attention / (attention.sum(dim=-1, keepdim=True) + EPSILON))
     if kind == "ce":
         share = targets / targets.sum(dim=-1, keepdim=True).clamp(min=1)
         return -(share.unsqueeze(1) * log_share).sum() / (attention.shape[0] * attention.shape[2])
-    # The authors take the log of a probability for a logit.
+    # The authors use the log of a probability as a logit.
     columns = column_mask.float()[:, None, None]
     supervised = targets.amax(dim=-1, keepdim=True).unsqueeze(1)
     terms = nn.functional.binary_cross_entropy_with_logits(
@@ -113,25 +131,29 @@ def supervise_attention(
     image_to_text_loss: str = "ce",
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     r"""
-    The losses of a sequence of words and then regions: words should look at the regions that show them, and regions at
-    the words that name them.
+    The attention losses of a sequence of words and then regions. Words should attend to the regions that show them,
+    and regions to the words that name them.
 
     Args:
         attentions (`tuple[torch.Tensor]`):
             Attention probabilities before dropout, one tensor of shape `(batch, heads, length, length)` per layer.
         alignment (`torch.Tensor` of shape `(batch, words, regions)`):
-            1 where a region shows a word. See [`align_words`].
-        text_mask (`torch.Tensor` of shape `(batch, words)`), region_mask (`torch.Tensor` of shape `(batch, regions)`):
-            0 for padding.
+            1 if a region shows a word. See [`align_words`].
+        text_mask (`torch.Tensor` of shape `(batch, words)`):
+            0 for padded words.
+        region_mask (`torch.Tensor` of shape `(batch, regions)`):
+            0 for padded regions.
         rollout (`bool`, *optional*, defaults to `False`):
-            Whether attention rollout is supervised instead of each head's attention.
-        layers (`list[int]`, *optional*), heads (`list[int]`, *optional*):
-            The layers and heads to supervise, all by default.
+            Whether to supervise attention rollout instead of the attention of each head.
+        layers (`list[int]`, *optional*):
+            The layers to supervise. Defaults to all layers.
+        heads (`list[int]`, *optional*):
+            The heads to supervise. Defaults to all heads.
         image_to_text_loss (`str`, *optional*, defaults to `"ce"`):
             The kind of loss from regions to words. See [`attention_loss`].
 
     Returns:
-        `dict`: `to_image` and `to_text`: the summed loss, and the number of words or regions that it is summed over.
+        `dict`: For `to_image` and `to_text`, the summed loss and the number of words or regions in the sum.
     """
     if rollout:
         maps = [mixed.unsqueeze(1) for mixed in attention_rollout(attentions, layers, heads)]
@@ -151,7 +173,33 @@ def supervise_attention(
 
 
 def align_words(phrase_spans: torch.Tensor, phrase_boxes: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """1 where a token belongs to a phrase that a box shows, of shape `(batch, tokens, boxes)`."""
+    r"""
+    Turns phrases and their boxes into targets for each token.
+
+    Args:
+        phrase_spans (`torch.LongTensor` of shape `(batch, phrases, 2)`):
+            The first token of each phrase, and the first token after it.
+        phrase_boxes (`torch.Tensor` of shape `(batch, phrases, boxes)`):
+            1 if a box shows what a phrase names.
+        num_tokens (`int`):
+            The number of tokens of the text.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, tokens, boxes)`: 1 if a token is part of a phrase that a box shows.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.models.attention_supervision import align_words
+
+    >>> align_words(torch.tensor([[[1, 3]]]), torch.tensor([[[0, 1]]]), num_tokens=4)  # tokens 1 and 2, box 1
+    tensor([[[0., 0.],
+             [0., 1.],
+             [0., 1.],
+             [0., 0.]]])
+    ```
+    """
     position = torch.arange(num_tokens, device=phrase_spans.device)
     start, end = phrase_spans.unsqueeze(2).unbind(-1)
     inside = (position >= start) & (position < end)  # (B, E, T)
@@ -160,8 +208,8 @@ def align_words(phrase_spans: torch.Tensor, phrase_boxes: torch.Tensor, num_toke
 
 def means_over_ranks(losses: dict[str, tuple[torch.Tensor, torch.Tensor]], training: bool) -> dict[str, torch.Tensor]:
     """
-    Divides summed losses by their counts; a count of zero gives zero. In distributed training the counts are those of
-    all ranks: gradients are averaged over ranks, and the average is then the mean over all that the ranks hold.
+    Divides summed losses by their counts. A count of zero gives zero. In distributed training, counts are summed over
+    ranks: DDP averages gradients over ranks, and the result is then the mean over the global batch.
     """
     total = torch.stack([count.float() for _, count in losses.values()])
     ranks = 1

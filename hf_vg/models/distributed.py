@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Rows of all processes in one batch, for losses whose negatives come from everywhere."""
+"""Gathers rows from all processes, for losses that take their negatives from the global batch."""
 
 from typing import Any
 
@@ -20,8 +20,10 @@ import torch
 
 class GatherRows(torch.autograd.Function):
     """
-    Each process computes the loss of the global batch. The gradients that come back are summed here and averaged by
-    DDP, which leaves the gradient of that loss, once. torch's own differentiable `all_gather` is deprecated.
+    A differentiable all-gather. Each process computes the loss of the global batch. The backward pass sums the
+    gradients over processes, and DDP then averages them: the result is the gradient of that loss.
+
+    torch's own differentiable `all_gather` is deprecated.
     """
 
     @staticmethod
@@ -38,7 +40,27 @@ class GatherRows(torch.autograd.Function):
 
 
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Returns the rows of all processes in the order of their ranks, with gradient. All must have equally many."""
+    r"""
+    Concatenates the rows of all processes, in the order of their ranks. Gradients flow back to every process.
+
+    Args:
+        rows (`torch.Tensor` of shape `(rows, ...)`):
+            The rows of this process. All processes must have the same number.
+
+    Returns:
+        `torch.Tensor` of shape `(processes * rows, ...)`: The rows of all processes, or `rows` itself if training is
+        not distributed.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.models.distributed import gather_rows
+
+    >>> gather_rows(torch.ones(4, 8)).shape  # one process
+    torch.Size([4, 8])
+    ```
+    """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return rows
     return GatherRows.apply(rows)

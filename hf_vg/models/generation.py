@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""`generate` of the captioners that encode an image once and write one word after the other."""
+"""`generate` for captioners: the image is encoded once, and the caption is written word by word."""
 
 from typing import Any
 
@@ -23,36 +23,62 @@ from transformers.generation.utils import GenerateOutput
 
 class CaptionGenerationMixin(GenerationMixin):
     r"""
-    Beams share the encoded image, and `image_features` serve as well as pixels.
+    Adds `generate` to a captioner. All beams of an image share its encoding, and `image_features` can replace
+    `pixel_values`.
 
-    `decoder_input_ids`, or `input_ids`, are the beginnings of captions, of one length or several. The start token may
-    be left out. Padding and end tokens, which tokenizers add, are dropped, so that the caption goes on after its last
-    word.
+    `decoder_input_ids` (or `input_ids`) are prompts: the first words of each caption. Prompts may differ in length,
+    and the start token is optional. Padding and end tokens are removed, so the caption continues after the last word.
     """
 
     def suppress_special_tokens(self) -> None:
-        """Never generate <unk> or <pad>."""
+        """Makes `generate` never write the <unk> and <pad> tokens."""
         tokens = (self.config.unk_token_id, self.config.pad_token_id)
         self.generation_config.suppress_tokens = [token for token in tokens if token is not None] or None
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The start token, and all labels but the last."""
+        r"""
+        Shifts labels to the right, so that the decoder predicts each word from the words before it.
+
+        Args:
+            labels (`torch.LongTensor` of shape `(captions, length)`):
+                Captions, padded with -100.
+
+        Returns:
+            `torch.LongTensor` of shape `(captions, length)`: The start token, and all labels but the last.
+        """
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         return torch.cat([start, labels[:, :-1].clamp(min=0)], dim=1)
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> GenerateOutput | torch.Tensor:
+        r"""
+        Writes captions. Works like [`~transformers.GenerationMixin.generate`]: greedy, beam search or sampling.
+
+        Args:
+            inputs (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images. The same as `pixel_values`.
+            args (*optional*):
+                The other positional arguments of [`~transformers.GenerationMixin.generate`].
+            kwargs (*optional*):
+                `pixel_values` or `image_features`, as in `forward`; `decoder_input_ids` or `input_ids`, the first
+                words of each caption; and anything else that [`~transformers.GenerationMixin.generate`] takes, such
+                as `max_new_tokens` and `num_beams`.
+
+        Returns:
+            `torch.LongTensor` of shape `(images * num_return_sequences, length)`: The captions, padded after the end
+            token. With `return_dict_in_generate=True`, an output with scores and attention maps.
+        """
         prompts = kwargs.pop("input_ids", None)
         prompts = kwargs.pop("decoder_input_ids", prompts)
         if prompts is None:
             return super().generate(inputs, *args, **kwargs)
-        if kwargs.get("past_key_values") is not None:  # it holds the prompts as they are
+        if kwargs.get("past_key_values") is not None:  # the cache has read these prompts: leave them unchanged
             return super().generate(inputs, *args, decoder_input_ids=prompts, **kwargs)
         mask = kwargs.pop("decoder_attention_mask", prompts != self.config.pad_token_id).bool()
         rows = [self._beginning(ids[real]) for ids, real in zip(prompts, mask, strict=True)]
         if len({len(row) for row in rows}) <= 1:
             return super().generate(inputs, *args, decoder_input_ids=torch.stack(rows), **kwargs)
 
-        # A call for each length.
+        # One call per prompt length.
         name = next((name for name in ("pixel_values", "image_features") if name in kwargs), None)
         images = inputs if name is None else kwargs.pop(name)
         kwargs.pop("labels", None)
@@ -72,7 +98,7 @@ class CaptionGenerationMixin(GenerationMixin):
         return torch.cat([nn.functional.pad(rows, (0, longest - rows.shape[1]), value=pad) for rows in captions])
 
     def _beginning(self, words: torch.Tensor) -> torch.Tensor:
-        """The start token, and a prompt without its end."""
+        """Returns a prompt with the start token and without end tokens."""
         start, eos = self.config.decoder_start_token_id, self.config.eos_token_id
         if len(words) and words[0] == start:
             words = words[1:]
@@ -89,7 +115,7 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> dict[str, Any]:
         seen_tokens = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
         if next_sequence_length is None and seen_tokens < input_ids.shape[1]:
-            # A cache that `generate` was given has read the beginning already.
+            # The caller passed a cache that has already read the first tokens.
             next_sequence_length = input_ids.shape[1] - seen_tokens
         return super().prepare_inputs_for_generation(
             input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs

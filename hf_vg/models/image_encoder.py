@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The vision front end of every model: a backbone that sees pixels, or features that were computed before."""
+"""The vision front end of every model: a backbone for pixels, or a check of precomputed features."""
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from .vgg.modeling_vgg import VggBackbone
 
 
 class RenamedBackbone(WeightRenaming):
-    """Version 0.1 saved `backbone.*` where the model now has `image_encoder.backbone.*`. Only loading renames."""
+    """Version 0.1 saved `backbone.*`, now `image_encoder.backbone.*`. Weights are renamed on loading only."""
 
     __slots__ = ()
 
@@ -48,16 +48,29 @@ for model_type in (
 
 class ImageEncoder(nn.Module):
     r"""
-    Turns `pixel_values` into the last feature map of `config.backbone_config`, or checks `image_features` that were
-    computed before. With `config.freeze_backbone` the backbone takes no gradient and stays in evaluation mode.
+    Turns `pixel_values` into the last feature map of the backbone, or checks the shape of precomputed
+    `image_features`. With `config.freeze_backbone` the backbone gets no gradients and stays in evaluation mode.
 
     Args:
         config ([`PreTrainedConfig`]):
-            The config of the model, with `backbone_config` and `freeze_backbone`.
+            The config of the model, with the fields `backbone_config` and `freeze_backbone`.
         size_field (`str`, *optional*, defaults to `"feature_size"`):
             The field of `config` that holds the number of channels.
         pooled (`bool`, *optional*, defaults to `False`):
-            Whether the features of an image are one vector, the mean over locations, instead of a map.
+            Whether to average the feature map over its locations, which gives one vector per image.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import ShowAttendTellConfig, VggConfig
+    >>> from hf_vg.models.image_encoder import ImageEncoder
+
+    >>> backbone_config = VggConfig(depths=[1, 1], hidden_sizes=[8, 16])
+    >>> encoder = ImageEncoder(ShowAttendTellConfig(backbone_config=backbone_config, feature_size=16))
+    >>> encoder(torch.rand(2, 3, 32, 32)).shape  # (batch, height, width, feature_size)
+    torch.Size([2, 16, 16, 16])
+    ```
     """
 
     def __init__(self, config: PreTrainedConfig, size_field: str = "feature_size", pooled: bool = False):
@@ -68,7 +81,7 @@ class ImageEncoder(nn.Module):
         if config.backbone_config is None:
             self.backbone = None
             return
-        # A published checkpoint also loads where "vgg" is not registered with the Auto classes.
+        # Not by the Auto class: a published checkpoint also loads where "vgg" is not registered.
         if config.backbone_config.model_type == "vgg":
             self.backbone = VggBackbone(config.backbone_config)
         else:
@@ -86,8 +99,8 @@ class ImageEncoder(nn.Module):
     def train(self, mode: bool = True) -> "ImageEncoder":
         super().train(mode)
         if self.backbone is not None and self.frozen:
-            # Batch statistics and dropout stay as pretrained. `from_pretrained` makes new parameters and then calls
-            # `eval`, which comes here, so the loaded ones are frozen too.
+            # Batch statistics and dropout stay as pretrained. `from_pretrained` creates new parameters and then calls
+            # `eval`, which calls `train`. So loaded parameters are frozen too.
             self.backbone.eval().requires_grad_(False)
         return self
 
@@ -95,33 +108,36 @@ class ImageEncoder(nn.Module):
         self, pixel_values: torch.Tensor | None = None, image_features: torch.Tensor | None = None
     ) -> torch.Tensor:
         r"""
+        Encodes images, or checks features that you computed before. Pass one of the two.
+
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch, channels, height, width)`, *optional*):
-                Images, as the image processor makes them.
+                Images from the image processor.
             image_features (`torch.FloatTensor`, *optional*):
-                Features computed before: `(batch, feature_size)` if pooled, else `(batch, locations, feature_size)` or
-                `(batch, height, width, feature_size)`.
+                Precomputed features of shape `(batch, feature_size)` if pooled, otherwise
+                `(batch, locations, feature_size)` or `(batch, height, width, feature_size)`.
 
         Returns:
-            `torch.Tensor`: `(batch, feature_size)` if pooled, `(batch, height, width, feature_size)` from pixels, and
-            the shape of `image_features` if these were given.
+            `torch.Tensor`: `image_features` unchanged, if you passed them. Otherwise features of shape
+            `(batch, feature_size)` if pooled, or `(batch, height, width, feature_size)`.
         """
         if image_features is not None and pixel_values is None:
             return self.check(image_features)
         if pixel_values is None or image_features is not None:
-            raise ValueError("Give either `pixel_values` or `image_features`, and not both.")
+            raise ValueError("Pass either `pixel_values` or `image_features`, not both.")
         if self.backbone is None:
-            raise ValueError("This model has no backbone (`backbone_config=None`): give it `image_features`.")
+            raise ValueError("This model has no backbone (`backbone_config=None`). Pass `image_features` instead.")
         if pixel_values.dim() != 4:
             shape = tuple(pixel_values.shape)
             raise ValueError(f"`pixel_values` must be (batch, channels, height, width), got {shape}.")
-        # Convolutions are faster on channels-last images, and their map is then (B, H, W, D) without a copy.
+        # Convolutions are faster on channels-last images. Their output is then (B, H, W, D) without a copy.
         pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             feature_map = self.backbone(pixel_values).feature_maps[-1]  # (B, D, H, W)
         return feature_map.mean(dim=(2, 3)) if self.pooled else feature_map.permute(0, 2, 3, 1)
 
     def check(self, image_features: torch.Tensor) -> torch.Tensor:
+        """Returns `image_features`, or raises a `ValueError` if their shape is wrong."""
         size = self.feature_size
         if self.pooled:
             ranks, shapes = (2,), f"(batch, {size})"
@@ -133,9 +149,20 @@ class ImageEncoder(nn.Module):
 
 
 def spare_backbone(model: PreTrainedModel, attn_implementation: str | dict) -> str | dict:
-    """
-    The argument of `set_attn_implementation` for a model with an [`ImageEncoder`]. transformers also sets it on the
-    backbone, and refuses `"sdpa"` for one of convolutions (ResNet, ConvNeXt), which has no attention.
+    r"""
+    Changes the argument of `set_attn_implementation`, so that it works for a model with a convolutional backbone.
+
+    transformers sets the implementation on the backbone too, and rejects `"sdpa"` for a backbone without attention
+    (ResNet, ConvNeXt).
+
+    Args:
+        model ([`PreTrainedModel`]):
+            A model with an [`ImageEncoder`].
+        attn_implementation (`str` or `dict`):
+            The implementation that the user asked for.
+
+    Returns:
+        `str` or `dict`: The same, with `"eager"` for such a backbone.
     """
     for module in model.modules():
         if isinstance(module, ImageEncoder) and module.backbone is not None and isinstance(attn_implementation, str):

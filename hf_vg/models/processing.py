@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What processors share: the standard keyword arguments, batches of texts, and captions as labels."""
+"""Shared by the processors: keyword arguments, batches of texts, and captions as labels."""
 
 import os
 from typing import Any
@@ -24,32 +24,33 @@ from transformers.processing_utils import ImagesKwargs, ProcessingKwargs, Proces
 from .publishing import PublishedProcessorMixin
 
 
-# A processor that takes other texts than `text` names them in its signature; the last two are for chat models.
+# Arguments that are no tokenizer options here: texts have their own parameters, and the others are for chat models.
 _OTHER_TEXTS = {"text_pair", "text_target", "text_pair_target"}
 _ONLY_CHAT = {"return_mm_token_type_ids", "return_text_replacement_offsets"}
 
 
 class PaddedTextKwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a `TypedDict`
-    """By default texts are padded to the longest, and cut to the tokenizer's `model_max_length`."""
+    """Defaults: pad texts to the longest one, and truncate them to the tokenizer's `model_max_length`."""
 
     _defaults = {"text_kwargs": {"padding": True, "truncation": True, "return_token_type_ids": False}}
 
 
 class PaddedPairKwargs(ProcessingKwargs, total=False):  # type: ignore[call-arg]  # a `TypedDict`
-    """The same for pairs of texts, whose tokens have a type. The longer text of a pair is cut first."""
+    """Defaults for pairs of texts: the same, with token types. The longer text of a pair is truncated first."""
 
     _defaults = {"text_kwargs": {"padding": True, "truncation": "longest_first"}}
 
 
 class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
     r"""
-    Wraps an image processor and a tokenizer, called with the standard keyword arguments.
+    Prepares images and sentences for a model, with an image processor and a tokenizer.
 
     Args:
         image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`.
+            Turns images into `pixel_values`.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes `input_ids` and `attention_mask`. See [`hf_vg.data.train_word_tokenizer`].
+            Turns sentences into `input_ids` and `attention_mask`. You can train one with
+            [`hf_vg.train_word_tokenizer`].
     """
 
     valid_processor_kwargs = PaddedTextKwargs
@@ -63,8 +64,10 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
         self, images: ImageInput | None = None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
     ) -> BatchFeature:
         r"""
-        Makes `pixel_values` from `images`, and `input_ids` and `attention_mask` from `text`: padded to the longest,
-        and cut to the tokenizer's `model_max_length` with the end token kept.
+        Turns images into `pixel_values`, and sentences into `input_ids` and `attention_mask`.
+
+        Sentences are padded to the longest one. Sentences longer than the tokenizer's `model_max_length` are
+        truncated, but keep their end token.
 
         Args:
             images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
@@ -73,14 +76,14 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
                 The sentences.
             kwargs (*optional*):
                 Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
-                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+                `return_tensors`. You can also group them in `text_kwargs` and `images_kwargs`.
 
         Returns:
-            [`BatchFeature`]: What the model is called with.
+            [`BatchFeature`]: The inputs of the model.
         """
         text_kwargs, images_kwargs = self.split_kwargs(kwargs)
         if images is None and text is None:
-            raise ValueError("Give `images`, `text` or both.")
+            raise ValueError("Pass `images`, `text` or both.")
         features = {}
         if images is not None:
             features.update(self.image_processor(images, **images_kwargs))
@@ -89,31 +92,39 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
         return BatchFeature(features, tensor_type=text_kwargs.get("return_tensors"))
 
     def encode_text(self, text: str | list[str], text_kwargs: dict[str, Any]) -> dict[str, list]:
-        """What the model is given of a text."""
+        """Returns the inputs that the model needs for `text`."""
         return self.tokenize("text", text, text_kwargs)
 
     @property
     def model_input_names(self) -> list[str]:
+        """Names of the model inputs that this processor makes."""
         return [*self.image_processor.model_input_names, "input_ids", "attention_mask"]
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
     ) -> list[str]:
-        # Else the tokenizer would be saved with the `max_length` of its last call, as a default from then on.
+        # Otherwise the `max_length` of the last call would be saved as the tokenizer's default.
         self.tokenizer.backend_tokenizer.no_truncation()
         self.tokenizer.backend_tokenizer.no_padding()
         return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def split_kwargs(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """
-        The keyword arguments of a call, for the tokenizer and for the image processor. They are given directly or in
-        `text_kwargs`, `images_kwargs` and `common_kwargs`. An argument that neither takes is an error.
+        r"""
+        Splits the keyword arguments of a call into those for the tokenizer and those for the image processor.
+
+        Args:
+            kwargs (`dict[str, Any]`):
+                The arguments, given directly or grouped in `text_kwargs`, `images_kwargs` and `common_kwargs`.
+
+        Returns:
+            `tuple[dict, dict]`: The arguments of the tokenizer and of the image processor. An argument that neither
+            of them takes raises a `TypeError`.
         """
         known = {
             "text_kwargs": TextKwargs.__annotations__.keys() - _OTHER_TEXTS - _ONLY_CHAT,
             "images_kwargs": ImagesKwargs.__annotations__.keys() | self.image_processor.valid_kwargs.__annotations__,
         }
-        # Callers that serve any processor, such as sentence-transformers, give the groups of all modalities.
+        # Callers that work with any processor, such as sentence-transformers, pass the groups of all modalities.
         kwargs = {name: value for name, value in kwargs.items() if name not in ("audio_kwargs", "videos_kwargs")}
         known["common_kwargs"] = known["text_kwargs"] | known["images_kwargs"]
         for name, value in kwargs.items():
@@ -127,12 +138,12 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
         return merged["text_kwargs"], merged["images_kwargs"]
 
     def tokenize(self, name: str, text: Any, text_kwargs: dict[str, Any]) -> dict[str, list]:
-        """What the tokenizer returns for one text or several. `name` is the argument that holds them, for errors."""
+        """Tokenizes one text or a list. `name` is the argument that holds the texts, for error messages."""
         texts = batched_text(name, text, text_kwargs.get("is_split_into_words"))
         return dict(self.tokenizer(texts, **{**text_kwargs, "return_tensors": None}))
 
     def labels(self, name: str, text: Any, text_kwargs: dict[str, Any]) -> list[list[int]]:
-        """Token ids of one text or several, with -100 for padding."""
+        """Returns the token ids of one text or a list, with -100 for padding."""
         encoded = self.tokenize(name, text, {**text_kwargs, "return_attention_mask": True})
         rows = zip(encoded["input_ids"], encoded["attention_mask"], strict=True)
         return [[id if real else -100 for id, real in zip(*row, strict=True)] for row in rows]
@@ -140,44 +151,44 @@ class ImageAndTextProcessor(PublishedProcessorMixin, ProcessorMixin):
 
 class CaptionProcessor(ImageAndTextProcessor):
     r"""
-    Wraps an image processor and a word-level tokenizer that ends each caption with its end token.
+    Prepares images and captions for a captioner, with an image processor and a word-level tokenizer.
 
     Args:
         image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`.
+            Turns images into `pixel_values`.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Makes `labels` and `decoder_input_ids`. See [`hf_vg.data.train_word_tokenizer`].
+            Turns captions into `labels` and `decoder_input_ids`. It must add its end token after each caption. You
+            can train one with [`hf_vg.train_word_tokenizer`].
     """
 
     def __call__(
         self, images: ImageInput | None = None, text: str | list[str] | None = None, **kwargs: Unpack[PaddedTextKwargs]
     ) -> BatchFeature:
         r"""
-        Makes `pixel_values` from `images`. From `text` it makes `labels`, padded with -100 and cut to the tokenizer's
-        `model_max_length` with the end token kept, and `decoder_input_ids`: the start token and the text without its
-        end. So one call serves both uses of a text:
+        Turns images into `pixel_values`, and captions into `labels` and `decoder_input_ids`.
 
-        ```python
-        >>> model(**processor(images=images, text=captions, return_tensors="pt")).loss  # captions to learn
-        >>> model.generate(**processor(images=image, text="a dog", return_tensors="pt"))  # the start of a caption
-        ```
+        `labels` are the words of a caption and the end token, padded with -100. Captions longer than the tokenizer's
+        `model_max_length` are truncated, but keep their end token. `decoder_input_ids` are the start token and the
+        caption without its end token. So you can pass the result to `model(**inputs)` to train on the captions, and
+        to `model.generate(**inputs)` to continue them.
 
         Args:
             images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
                 The images.
             text (`str` or `list[str]`, *optional*):
-                Captions, or their beginnings. They may be K times as many as images, which K captions in a row share.
+                Captions, or their first words. With K captions per image, put the K captions of an image in a row.
             kwargs (*optional*):
                 Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
-                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them. With `add_special_tokens=False`
-                the end token is not a label.
+                `return_tensors`. You can also group them in `text_kwargs` and `images_kwargs`. With
+                `add_special_tokens=False` the labels do not contain the end token.
 
         Returns:
-            [`BatchFeature`]: What the model is called with.
+            [`BatchFeature`]: The inputs of the model.
         """
         return super().__call__(images, text, **kwargs)
 
     def encode_text(self, text: str | list[str], text_kwargs: dict[str, Any]) -> dict[str, list]:
+        """Returns `labels` and `decoder_input_ids` of one caption or a list."""
         eos, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         labels = self.labels("text", text, {**text_kwargs, "add_special_tokens": True})
         inputs = []
@@ -190,11 +201,25 @@ class CaptionProcessor(ImageAndTextProcessor):
 
     @property
     def model_input_names(self) -> list[str]:
+        """Names of the model inputs that this processor makes."""
         return [*self.image_processor.model_input_names, "decoder_input_ids", "labels"]
 
 
 def batched_text(name: str, text: Any, is_split_into_words: bool | None = False) -> list:
-    """One text or several as a list. `name` is the argument that holds them, for errors."""
+    r"""
+    Returns one text or several as a list, and checks that each is valid.
+
+    Args:
+        name (`str`):
+            The argument that holds the texts, for error messages.
+        text (`str` or `list`):
+            One text or a list of texts.
+        is_split_into_words (`bool`, *optional*, defaults to `False`):
+            Whether each text is a list of words.
+
+    Returns:
+        `list`: The texts.
+    """
     expected = list if is_split_into_words else str
     is_one = isinstance(text, str) or (expected is list and len(text) > 0 and isinstance(text[0], str))
     texts = [text] if is_one else list(text)
@@ -202,7 +227,9 @@ def batched_text(name: str, text: Any, is_split_into_words: bool | None = False)
         if not isinstance(item, expected):
             raise TypeError(f"`{name}[{index}]` must be a {expected.__name__}, got {type(item).__name__}: {item!r}.")
         if isinstance(item, str) and not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
-            raise ValueError(f"`{name}[{index}]` holds half of a surrogate pair, and is no valid text: {item!a:.80}.")
+            raise ValueError(
+                f"`{name}[{index}]` holds half of a surrogate pair, so it is not valid text: {item!a:.80}."
+            )
     return texts
 
 

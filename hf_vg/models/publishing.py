@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Checkpoints that load anywhere: code and a card beside the weights, uploaded in one commit.
+Saves the model's code and a card next to its weights, so a checkpoint loads anywhere. Uploads are one commit.
 
-This file lies beside the weights too. A checkpoint that was loaded with `trust_remote_code=True` and is saved again is
-as complete as the first.
+This file is saved next to the weights too. If you load a checkpoint with `trust_remote_code=True` and save it again,
+the copy is complete.
 """
 
 import inspect
@@ -45,17 +45,17 @@ PIPELINE_TAGS = {
 }
 _HERE = Path(__file__).resolve().parent
 _RELATIVE_IMPORT = re.compile(r"^( *)from (\.+)([\w.]+) import ", flags=re.MULTILINE)
-_FAMILY = "if False:  # never run: names the files that are saved along with this one"
+_FAMILY = "if False:  # never runs: tells transformers which other files belong to this model"
 _UPLOAD_ARGUMENTS = ("commit_message", "commit_description", "private", "token", "revision", "create_pr")
 
 
 class PublishedModelMixin:
     r"""
-    For the base class of a family of models. `save_pretrained` also writes the code of the family and a short card.
-    `push_to_hub` uploads all of it in one commit.
+    Mixin for the base class of a model family. `save_pretrained` also writes the code of the family and a short model
+    card. `push_to_hub` uploads all of it in one commit.
 
-    `auto_map` names the family, and goes into `config.json`: for each Auto class `file.Class`. Other models, such as
-    parts of a model and subclasses that users write, are saved the standard way.
+    `auto_map` lists the classes of the family: for each Auto class, `file.Class`. It is written to `config.json`.
+    Classes that are not listed, such as user subclasses, are saved the standard way: their source file is unknown.
     """
 
     auto_map: dict[str, str] = {}
@@ -68,6 +68,22 @@ class PublishedModelMixin:
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
+        r"""
+        Saves the weights and the config, with the model's code and a short model card next to them.
+
+        Args:
+            save_directory (`str` or `os.PathLike`):
+                The folder to write to. It is created if it does not exist. A card that is already there is kept.
+            is_main_process (`bool`, *optional*, defaults to `True`):
+                Whether this process writes the config, the code and the card.
+            args (*optional*):
+                The other positional arguments of [`~transformers.PreTrainedModel.save_pretrained`].
+            push_to_hub (`bool`, *optional*, defaults to `False`):
+                Whether to upload the model afterwards, to `repo_id` or to the name of the folder.
+            kwargs (*optional*):
+                The other arguments of [`~transformers.PreTrainedModel.save_pretrained`], and those of
+                [`~PublishedModelMixin.push_to_hub`] if the model is uploaded.
+        """
         reference = _reference(type(self))
         if reference not in self.auto_map.values() or os.path.isfile(save_directory):
             return super().save_pretrained(save_directory, is_main_process, *args, push_to_hub=push_to_hub, **kwargs)  # type: ignore[misc]
@@ -79,12 +95,28 @@ class PublishedModelMixin:
         if is_main_process:
             if not Path(save_directory, CARD).exists():
                 short_card(self, repo_id if push_to_hub else str(save_directory)).save(Path(save_directory, CARD))
-            if push_to_hub:  # not the folder itself, which may hold other things
+            if push_to_hub:  # upload a fresh copy: the folder may hold other files
                 self.push_to_hub(repo_id, **upload)
 
     def push_to_hub(
         self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: str | list[str] | None = None, **kwargs: Any
     ) -> CommitInfo:
+        r"""
+        Uploads the model, its code and a short model card to the Hub in one commit.
+
+        Args:
+            repo_id (`str`):
+                The repository: `user/name`, or the name of one of your repositories. It is created if needed.
+            max_shard_size (`int` or `str`, *optional*, defaults to `"50GB"`):
+                The largest size of a weight file.
+            tags (`str` or `list[str]`, *optional*):
+                More tags for the card.
+            kwargs (*optional*):
+                The other arguments of [`hf_vg.hub.upload_folder`], such as `private`, `token` and `revision`.
+
+        Returns:
+            [`~huggingface_hub.CommitInfo`]: The commit.
+        """
         if _reference(type(self)) not in self.auto_map.values():
             return super().push_to_hub(repo_id, max_shard_size=max_shard_size, tags=tags, **kwargs)  # type: ignore[misc]
         repo_id = create_repo(repo_id, kwargs.get("private"), kwargs.get("token"))
@@ -107,9 +139,21 @@ class PublishedModelMixin:
 
 
 class PublishedProcessorMixin:
-    """For a processor. `save_pretrained` also writes its code, and `push_to_hub` leaves the model's card as it is."""
+    """Mixin for a processor. `save_pretrained` also writes its code. `push_to_hub` keeps the model's card."""
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> list[str]:
+        r"""
+        Saves the processor, with its code next to it.
+
+        Args:
+            save_directory (`str` or `os.PathLike`):
+                The folder to write to.
+            kwargs (*optional*):
+                The other arguments of [`~transformers.ProcessorMixin.save_pretrained`].
+
+        Returns:
+            `list[str]`: The files that were written.
+        """
         if _is_published(type(self)):
             self.auto_map = {"AutoProcessor": _reference(type(self))}
             write_code([_file_of(type(self))], Path(save_directory))
@@ -123,18 +167,40 @@ class PublishedProcessorMixin:
         tags: str | list[str] | None = None,
         **kwargs: Any,
     ) -> CommitInfo:
+        r"""
+        Uploads the processor and its code to the Hub in one commit.
+
+        Args:
+            repo_id (`str`):
+                The repository: `user/name`, or the name of one of your repositories. It is created if needed.
+            max_shard_size (`int` or `str`, *optional*):
+                Ignored: a processor has no weights.
+            tags (`str` or `list[str]`, *optional*):
+                Ignored: the card belongs to the model.
+            kwargs (*optional*):
+                The other arguments of [`hf_vg.hub.upload_folder`], such as `private`, `token` and `revision`.
+
+        Returns:
+            [`~huggingface_hub.CommitInfo`]: The commit.
+        """
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return upload_folder(folder, repo_id, **{"commit_message": "Upload processor", **kwargs})
 
 
 def write_code(files: Iterable[Path], folder: Path) -> None:
-    """
-    Writes Python files, and what they import from this package, side by side into a folder.
+    r"""
+    Copies Python files, and the files of this package that they import, into one folder.
 
-    transformers' `custom_object_save` does this for the files of one folder. A model may also import from a shared
-    file, such as a backbone, so imports are rewritten. Every modeling file names the others, so that transformers
-    fetches the whole family and not only what one class needs.
+    transformers' `custom_object_save` only copies imports from the same folder. Models here also import shared files,
+    such as a backbone, so imports are rewritten. Every modeling file names the others: transformers then downloads
+    all files of the family and not only those of one class.
+
+    Args:
+        files (`Iterable[Path]`):
+            The files to copy.
+        folder (`Path`):
+            Where to write them. It is created if it does not exist.
     """
     folder.mkdir(parents=True, exist_ok=True)
     family = sorted({file.stem for file in files})
@@ -159,16 +225,30 @@ def write_code(files: Iterable[Path], folder: Path) -> None:
 
 
 def short_card(model: PreTrainedModel, name: str, tags: Iterable[str] | str | None = None) -> ModelCard:
-    """
-    A card with what a model knows of itself. The recipes write a longer one, with the training and the scores.
+    r"""
+    Writes a model card from the model alone. The recipes write a longer card, with training settings and scores.
 
     Args:
         model ([`PreTrainedModel`]):
-            A published model.
+            A model of this package.
         name (`str`):
-            What its user gives `from_pretrained`: `user/name` on the Hub, or a folder.
-        tags (`str` or several, *optional*):
+            The argument of `from_pretrained`: `user/name` on the Hub, or a folder.
+        tags (`str` or `Iterable[str]`, *optional*):
             More tags.
+
+    Returns:
+        [`~huggingface_hub.ModelCard`]: The card.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import VggBackbone, VggConfig
+    >>> from hf_vg.models.publishing import short_card
+
+    >>> card = short_card(VggBackbone(VggConfig(depths=[1], hidden_sizes=[8])), "me/tiny-vgg")
+    >>> card.data.library_name, card.data.pipeline_tag
+    ('transformers', 'feature-extraction')
+    ```
     """
     reference = _reference(type(model))
     auto_class = next(name for name, other in model.auto_map.items() if other == reference)
@@ -199,8 +279,8 @@ print(model.num_parameters())"""
 
 {about}
 
-A `{type(model).__name__}` of {model.num_parameters():,} parameters. Its code lies beside its weights, and needs torch,
-transformers and Pillow.
+This is a `{type(model).__name__}` with {model.num_parameters():,} parameters. Its code is part of this repository and
+needs torch, transformers and Pillow.
 
 ```python
 {usage}
@@ -211,7 +291,7 @@ With hf_vg imported, `trust_remote_code=True` is not needed.
 
 
 def create_repo(repo_id: str, private: bool | None = None, token: bool | str | None = None) -> str:
-    """Makes a repository on the Hub if there is none, and returns its full name."""
+    """Creates a repository on the Hub if it does not exist, and returns its full name."""
     return HfApi(token=token).create_repo(repo_id, private=private, exist_ok=True).repo_id
 
 
@@ -229,28 +309,41 @@ def upload_folder(
     ignore_patterns: list[str] | None = None,
 ) -> CommitInfo:
     r"""
-    Uploads a folder to the Hub in one commit: it succeeds completely or changes nothing. The repository is made if
-    there is none.
+    Uploads a folder to the Hub in one commit: it succeeds completely or changes nothing. The repository is created if
+    it does not exist.
 
     Args:
         folder (`str` or `os.PathLike`):
-            What to upload.
+            The folder to upload.
         repo_id (`str`):
-            Where to: `user/name`, or the name of a repository of yours.
-        commit_message (`str`, *optional*), commit_description (`str`, *optional*):
-            The texts of the commit.
+            The repository: `user/name`, or the name of one of your repositories.
+        commit_message (`str`, *optional*, defaults to `"Upload model"`):
+            The message of the commit.
+        commit_description (`str`, *optional*):
+            The description of the commit.
         private (`bool`, *optional*):
             Whether a new repository is private.
         token (`bool` or `str`, *optional*):
             Your token, if it is not the one you logged in with.
         revision (`str`, *optional*):
-            The branch, which is made if there is none. By default the main one.
+            The branch. It is created if it does not exist. Defaults to the main branch.
         create_pr (`bool`, *optional*, defaults to `False`):
-            Whether to propose the commit as a pull request.
+            Whether to open a pull request instead of committing to the branch.
         replace_card (`bool`, *optional*, defaults to `False`):
-            Whether the folder's card replaces the one that the repository has.
+            Whether the folder's model card replaces the one in the repository.
         ignore_patterns (`list[str]`, *optional*):
-            Files to leave out.
+            Files that are not uploaded, such as `["*.log"]`.
+
+    Returns:
+        [`~huggingface_hub.CommitInfo`]: The commit.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.hub import upload_folder
+
+    >>> upload_folder("outputs/captioner", "me/my-captioner", private=True)  # doctest: +SKIP
+    ```
     """
     api = HfApi(token=token)
     folder = Path(folder)
@@ -272,7 +365,7 @@ def upload_folder(
         )
     except Exception as error:
         error.add_note(
-            f"Nothing of {folder} was committed to {repo_id!r}. Try again: what has arrived is not sent twice."
+            f"Nothing from {folder} was committed to {repo_id!r}. Try again: files that arrived are not sent twice."
         )
         raise
 
@@ -286,7 +379,7 @@ def _file_of(cls: type) -> Path:
 
 
 def _is_published(cls: type) -> bool:
-    """Whether the code of a class lies with this file. That of a user's subclass does not."""
+    """Returns whether a class comes from this package, and not from a user's own file."""
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     return file is not None and Path(file).resolve().is_relative_to(_HERE)
 

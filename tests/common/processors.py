@@ -147,7 +147,7 @@ class ProcessorTesterMixin:
             self.processor()(**{name: given[name] for name in inputs}, **arguments)
 
     def test_nothing_at_all_is_refused(self):
-        with pytest.raises(ValueError, match="Give `images`, `text`"):
+        with pytest.raises(ValueError, match="Pass `images`, `text`"):
             self.processor()()
         with pytest.raises(TypeError, match=r"`text\[1\]` must be a str, got int: 7"):
             self.processor()(text=["a", 7])

@@ -214,7 +214,7 @@ FAIL = """
     HfApi(token="other-token").create_repo("somebody/taken")
     with pytest.raises(HfHubHTTPError, match="403") as error:
         model.push_to_hub("somebody/taken")
-    assert "Nothing of" in told(error) and "somebody/taken" in told(error)
+    assert "Nothing from" in told(error) and "somebody/taken" in told(error)
     assert not has_model("somebody/taken")
 
     # A connection that is cut once half of a file is through, and a server that is ill for a while: tried again.
@@ -234,7 +234,7 @@ FAIL = """
         faults((request, action, 99))
         with pytest.raises(Exception) as error:
             model.push_to_hub(repo_id)
-        assert "Nothing of" in told(error) and repo_id in told(error)
+        assert "Nothing from" in told(error) and repo_id in told(error)
         assert api.list_repo_files(repo_id) == [".gitattributes"]
         faults()
         model.push_to_hub(repo_id)  # the same again, when the hub is well

@@ -293,7 +293,7 @@ class TestRegions:
         torch.testing.assert_close(model(**inputs, image_features=features).last_hidden_state, expected)
         embeds = model.embed_regions(image_features=features, boxes=inputs["boxes"])
         torch.testing.assert_close(model(**inputs, visual_embeds=embeds).last_hidden_state, expected)
-        with pytest.raises(ValueError, match="must be .batch, height, width, region_feature_size."):
+        with pytest.raises(ValueError, match="must be a map of shape .batch, height, width, region_feature_size."):
             model(**inputs, image_features=features.flatten(1, 2))
         with pytest.raises(ValueError, match="one of `pixel_values`.*got .'pixel_values', 'image_features'"):
             model(**inputs, pixel_values=pixels, image_features=features)
@@ -1004,9 +1004,9 @@ class TestProcessor:
             processor(image, "a red", boxes=[[0, 0, 4, 4]], phrases=[{"start": 2, "end": 99, "boxes": [0]}])
         with pytest.raises(ValueError, match="`box_format` must be one of"):
             processor(image, "a", boxes=[[0, 0, 4, 4]], box_format="yxyx")
-        with pytest.raises(ValueError, match="There must be as many texts as images"):
+        with pytest.raises(ValueError, match="number of texts must be a multiple of the number of images"):
             processor([image, image], ["a", "a", "a"])
-        with pytest.raises(ValueError, match="Give `images`, `text` or both"):
+        with pytest.raises(ValueError, match="Pass `images`, `text` or both"):
             processor()
 
     def test_mark_up(self):

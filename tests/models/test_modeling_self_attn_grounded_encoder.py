@@ -570,7 +570,7 @@ class TestSelfAttnGroundedEncoderProcessor:
         assert batch["labels"] == [[word["a"], 0, -100], [word["red"], word["circle"], 0], [0, -100, -100]]
         with pytest.raises(TypeError, match=r"`text_target\[1\]` must be a str, got int: 3"):
             processor(text_target=["a", 3])
-        with pytest.raises(ValueError, match="Give `images`, `text`"):
+        with pytest.raises(ValueError, match="Pass `images`, `text`"):
             processor()
 
     def test_feeds_the_model(self):

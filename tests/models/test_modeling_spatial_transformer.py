@@ -538,7 +538,7 @@ class TestSpatialTransformerCaptionerModel:
         model = tiny_model(backbone_config=None, positional_encoding="2d")
         features, labels = torch.randn(3, 2, 5, 6), tiny_inputs()["labels"]
         assert torch.isfinite(model(image_features=features, labels=labels).loss)
-        with pytest.raises(ValueError, match="10 locations are no square map.*height, width, 6"):
+        with pytest.raises(ValueError, match="10 locations, which is not a square.*height, width, 6"):
             model(image_features=features.flatten(1, 2), labels=labels)
 
     def test_uneven_captions_are_refused(self):

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""VisualBERT from pixels and boxes, with supervised attention (Samaran et al., 2021)."""
 
 from .configuration_grounded_visual_bert import *
 from .modeling_grounded_visual_bert import *

@@ -26,43 +26,55 @@ from ..vgg.configuration_vgg import layers_field, probability_field, vocabulary_
 @strict
 class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
     r"""
-    Configuration of VisualBERT with a region encoder in front, and with supervision of its attention (Samaran et al.,
-    2021). Fields that are not listed here are those of [`VisualBertConfig`].
+    Configuration of VisualBERT with a region encoder and supervised attention (Samaran et al., 2021). It also has the
+    fields of [`VisualBertConfig`] that are not listed here.
 
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*):
-            The network whose last feature map regions are pooled from. `None` makes a model that takes `visual_embeds`
-            only, as VisualBERT does.
+            Config of the backbone. Regions are pooled from its last feature map. With `None`, the model has no
+            backbone and takes `visual_embeds`, as VisualBERT does.
         freeze_backbone (`bool`, *optional*, defaults to `True`):
-            Whether the backbone stays as pretrained.
+            Whether to keep the pretrained weights of the backbone.
+        pad_token_id (`int`, *optional*, defaults to 0):
+            The padding token. The default is BERT's: [`VisualBertConfig`] has RoBERTa's.
         visual_embedding_dim (`int`, *optional*, defaults to 768):
-            Width of `visual_embeds`, which the region encoder makes from pixels and boxes.
+            Width of `visual_embeds`, which the region encoder computes from pixels and boxes.
         region_feature_size (`int`, *optional*, defaults to 2048):
-            The number of channels of the feature map.
+            Number of channels of the feature map.
         region_samples (`int`, *optional*, defaults to 14):
-            A region's feature is the mean over this many points per side. 14 equals a 7 x 7 RoI align with 2 x 2
-            points per bin.
+            The feature of a region is the mean over this many sampling points per side. 14 equals a 7 x 7 RoI align
+            with 2 x 2 points per bin.
         geometry_frequencies (`int`, *optional*, defaults to 256):
-            Frequencies of the sinusoids of a box's centre, width and height: 4 x 2 x 256 = 2,048 numbers.
+            Number of frequencies that encode the centre, width and height of a box: 4 x 2 x 256 = 2,048 numbers.
         attention_supervision (`str`, *optional*, defaults to `"none"`):
-            How a VGP model learns grounding: `"none"`; a classifier of phrases and boxes (`"indirect"`); the attention
-            of every layer and head (`"direct"`); or attention rollout, which the paper calls semi-direct
-            (`"rollout"`). The last two need attention probabilities. Whatever `attn_implementation` is set, batches
-            with targets then run eagerly, and all others run as set.
+            How a VGP model learns grounding: not at all (`"none"`), with a classifier of phrases and boxes
+            (`"indirect"`), with the attention of every layer and head (`"direct"`), or with attention rollout
+            (`"rollout"`, called semi-direct in the paper). The last two need attention probabilities, so batches with
+            targets run eagerly, whatever `attn_implementation` is set.
         attention_loss_weight (`float`, *optional*, defaults to 1.0):
-            Weight of that supervision in the loss. It is a mean over all layers and heads and moves each of them
-            little: short trainings need more than the paper's 1.
+            Weight of that supervision in the loss. The loss is a mean over all layers and heads, so it changes each
+            of them little: short trainings need a larger weight than the paper's 1.
         supervised_layers (`list[int]`, *optional*):
-            The layers whose attention, or rollout, is supervised. Defaults to all.
+            The layers whose attention or rollout is supervised. Defaults to all layers.
         supervised_heads (`list[int]`, *optional*):
-            The heads whose attention is supervised, or whose mean is rolled out. Defaults to all.
+            The heads whose attention is supervised, or whose mean is used for rollout. Defaults to all heads.
         image_to_text_loss (`str`, *optional*, defaults to `"ce"`):
-            How a box's attention to words is supervised: by the cross entropy of the paper, or by `"bce_log"`, the
-            binary cross entropy of log probabilities that the authors' code computes.
+            The loss for the attention from boxes to words. `"ce"` is the cross entropy of the paper. `"bce_log"` is
+            the binary cross entropy of log probabilities, as in the authors' code.
         masked_lm_weight (`float`, *optional*, defaults to 0.0):
-            Weight of masked language modelling in VGP training, VisualBERT's pretraining task.
+            Weight of masked language modelling in VGP training. This is VisualBERT's pretraining task.
         mask_token_id (`int`, *optional*, defaults to 103):
-            The token at which questions are answered.
+            The mask token. Questions are answered at its position.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import GroundedVisualBertConfig
+
+    >>> config = GroundedVisualBertConfig(attention_supervision="rollout", supervised_layers=[-1])
+    >>> config.hidden_size, config.backbone_config
+    (768, None)
+    ```
     """
 
     model_type = "grounded_visual_bert"
@@ -70,7 +82,7 @@ class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
 
     backbone_config: dict | PreTrainedConfig | None = None
     freeze_backbone: bool = True
-    # Up to the next comment: fields of VisualBERT, with ranges.
+    # Fields of VisualBERT, with ranges.
     vocab_size: int = vocabulary_field(default=30522)
     hidden_size: int = width_field(default=768)
     num_hidden_layers: int = layers_field(default=12)
@@ -82,7 +94,7 @@ class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
     type_vocab_size: int = layers_field(default=2)
     initializer_range: float = weight_field(default=0.02)
     layer_norm_eps: float = probability_field(default=1e-12)
-    pad_token_id: int | None = 0  # BERT's; VisualBertConfig has RoBERTa's
+    pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     visual_embedding_dim: int = width_field(default=768)
@@ -102,9 +114,7 @@ class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
         """Part of `@strict`-powered validation."""
         check_heads(self.hidden_size, self.num_attention_heads)
         if self.bypass_transformer:
-            raise ValueError(
-                "`bypass_transformer=True` is not supported: its attention has no text-to-region rows to supervise."
-            )
+            raise ValueError("`bypass_transformer=True` is not supported: it has no attention from text to regions.")
         for name in ("pad_token_id", "mask_token_id"):
             token = getattr(self, name)
             if token is not None and token < 0:
@@ -115,7 +125,9 @@ class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
         ):
             indices = getattr(self, name)
             if indices is not None and (not indices or not all(-count <= index < count for index in indices)):
-                raise ValueError(f"`{name}` must be indices from {-count} to {count - 1}, or `None`, got {indices}.")
+                raise ValueError(
+                    f"`{name}` must be a list of indices from {-count} to {count - 1}, or `None`, got {indices}."
+                )
 
 
 __all__ = ["GroundedVisualBertConfig"]

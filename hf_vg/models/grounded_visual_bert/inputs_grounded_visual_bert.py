@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What GroundedVisualBert is given: captions with marked phrases, and boxes."""
+"""Reads and checks the inputs of GroundedVisualBert: captions with marked phrases, and boxes."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 
-MAX_BOXES = 1000  # per image; memory grows with the square, and 12,000 boxes took more than 12 GB
+MAX_BOXES = 1000  # per image: memory grows with the square of this number, and 12,000 boxes needed more than 12 GB
 _START = "[/EN#"
 _ENTITY = re.compile(r"\[/EN#(\d+)((?:/\w+)+) ([^\]]*)\]")
 
@@ -33,12 +33,22 @@ def parse_entities(text: str) -> tuple[str, list[dict[str, Any]]]:
             A caption, with or without mark-up.
 
     Returns:
-        `tuple`: The caption without mark-up, and its phrases as dicts of `start`, `end` (characters of that caption),
-        `text`, `entity` (its number as a string) and `types`.
+        `tuple[str, list[dict]]`: The caption without mark-up, and its phrases. Each phrase is a dict with `start` and
+        `end` (character positions in that caption), `text`, `entity` (its number as a string) and `types`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.models.grounded_visual_bert.inputs_grounded_visual_bert import parse_entities
+
+    >>> caption, phrases = parse_entities("[/EN#20101/people A child] runs")
+    >>> caption, phrases[0]["entity"], phrases[0]["types"]
+    ('A child runs', '20101', ['people'])
+    ```
     """
     parts, phrases, length, position = [], [], 0, 0
     while (start := text.find(_START, position)) >= 0:
-        # The end is found before the pattern is tried, so that every character is read a fixed number of times.
+        # Find the end before matching the pattern: the time then grows linearly with the length of the text.
         end = text.find("]", start) + 1
         match = _ENTITY.fullmatch(text, start, end) if end else None
         if match is None or _START in match[3]:
@@ -63,20 +73,23 @@ def parse_entities(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 def check_boxes(boxes: Any, where: str, max_boxes: int = MAX_BOXES) -> np.ndarray:
     r"""
-    The boxes of one image as an array of shape `(boxes, 4)`.
+    Checks the boxes of one image, and returns them as an array.
 
     Args:
-        boxes (array-like of shape `(boxes, 4)`):
-            Any number of boxes, each of four finite numbers.
+        boxes (`Sequence` or `np.ndarray` of shape `(boxes, 4)`):
+            The boxes, each with four finite numbers.
         where (`str`):
-            Names the image in error messages.
+            The name of the image in error messages.
         max_boxes (`int`, *optional*, defaults to 1000):
-            The most boxes to accept.
+            The largest number of boxes to accept.
+
+    Returns:
+        `np.ndarray` of shape `(boxes, 4)`: The boxes.
     """
     if len(boxes) > max_boxes:
         raise ValueError(
-            f"{where} has {len(boxes):,} boxes, and the limit is {max_boxes:,}: memory grows with their square. Give "
-            "fewer boxes, or raise `max_boxes` of the processor."
+            f"{where} has {len(boxes):,} boxes, and the limit is {max_boxes:,}: memory grows with the square of this "
+            "number. Pass fewer boxes, or raise `max_boxes` of the processor."
         )
     checked = np.zeros((len(boxes), 4))
     for index, box in enumerate(boxes):

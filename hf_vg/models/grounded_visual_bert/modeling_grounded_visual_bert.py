@@ -11,201 +11,36 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch GroundedVisualBert model: VisualBERT that sees regions of an image, and is taught where to look."""
+"""PyTorch GroundedVisualBert model: VisualBERT from pixels and boxes, whose attention can be supervised."""
 
 import os
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import BertModel, PreTrainedModel
-from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from ..attention import eager_attention_forward, needs_eager_attention
 from ..image_encoder import spare_backbone
 from ..publishing import PublishedModelMixin
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
 from .functional_grounded_visual_bert import mask_of, repeat_images
+from .layers_grounded_visual_bert import (
+    GroundedVisualBertEmbeddings,
+    GroundedVisualBertEncoder,
+    GroundedVisualBertLayer,
+    GroundedVisualBertPooler,
+)
 from .regions_grounded_visual_bert import GroundedVisualBertRegionEncoder
 
 
-class GroundedVisualBertEmbeddings(nn.Module):
-    """Words and regions, one after the other."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.visual_token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.visual_position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.visual_projection = nn.Linear(config.visual_embedding_dim, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self,
-        inputs_embeds: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        visual_embeds: torch.Tensor | None = None,
-        visual_token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        shape, device = inputs_embeds.shape[:2], inputs_embeds.device
-        if token_type_ids is None:
-            token_type_ids = torch.zeros(shape, dtype=torch.long, device=device)
-        if position_ids is None:
-            position_ids = torch.arange(shape[1], device=device).unsqueeze(0)
-        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
-        embeddings = embeddings + self.position_embeddings(position_ids)
-        if visual_embeds is not None:
-            if visual_token_type_ids is None:
-                visual_token_type_ids = torch.ones(visual_embeds.shape[:2], dtype=torch.long, device=device)
-            regions = self.visual_projection(visual_embeds) + self.visual_token_type_embeddings(visual_token_type_ids)
-            # Regions have no order: all are at position 0.
-            regions = regions + self.visual_position_embeddings(torch.zeros_like(visual_token_type_ids))
-            embeddings = torch.cat([embeddings, regions], dim=1)
-        return self.dropout(self.LayerNorm(embeddings))
-
-
-class GroundedVisualBertSelfAttention(nn.Module):
-    """VisualBERT's, by any attention implementation, and with its weights before dropout."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.config = config
-        self.head_dim = config.hidden_size // config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, key, value = (
-            layer(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        if needs_eager_attention(query, kwargs.get("output_attentions")):
-            attention_interface = eager_attention_forward
-        context, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=self.head_dim**-0.5,
-            dropout=self.dropout.p if self.training else 0.0,
-            is_causal=False,
-        )
-        return context.flatten(2), weights
-
-
-class GroundedVisualBertOutput(nn.Module):
-    """The end of a block: projected, dropped out, added to what the block was given, and normalised."""
-
-    def __init__(self, config: GroundedVisualBertConfig, input_size: int):
-        super().__init__()
-        self.dense = nn.Linear(input_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
-
-
-class GroundedVisualBertAttention(nn.Module):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.self = GroundedVisualBertSelfAttention(config)
-        self.output = GroundedVisualBertOutput(config, config.hidden_size)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        context, weights = self.self(hidden_states, attention_mask, **kwargs)
-        return self.output(context, hidden_states), weights
-
-
-class GroundedVisualBertIntermediate(nn.Module):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation = ACT2FN[config.hidden_act]
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.activation(self.dense(hidden_states))
-
-
-class GroundedVisualBertLayer(GradientCheckpointingLayer):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.attention = GroundedVisualBertAttention(config)
-        self.intermediate = GroundedVisualBertIntermediate(config)
-        self.output = GroundedVisualBertOutput(config, config.intermediate_size)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        attended, weights = self.attention(hidden_states, attention_mask, **kwargs)
-        return self.output(self.intermediate(attended), attended), weights
-
-
-class GroundedVisualBertEncoder(nn.Module):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.layer = nn.ModuleList(GroundedVisualBertLayer(config) for _ in range(config.num_hidden_layers))
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
-        # Layers return their attention, and no hook records it: a hook inside a layer that is checkpointed
-        # (`use_reentrant=True`) sees no graph, and supervision would teach nothing.
-        attentions = ()
-        for layer in self.layer:
-            hidden_states, weights = layer(hidden_states, attention_mask, **kwargs)
-            attentions += (weights,)
-        return BaseModelOutput(
-            last_hidden_state=hidden_states, attentions=attentions if kwargs.get("output_attentions") else None
-        )
-
-
-class GroundedVisualBertPooler(nn.Module):
-    """[CLS], projected."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.dense(hidden_states[:, 0]))
-
-
 class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+    """Base class of the GroundedVisualBert models: weight initialization, loading and saving."""
+
     config: GroundedVisualBertConfig
     auto_map = {
         "AutoConfig": "configuration_grounded_visual_bert.GroundedVisualBertConfig",
@@ -221,7 +56,7 @@ class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     base_model_prefix = "visual_bert"
     main_input_name = "input_ids"
     input_modalities = ("image", "text")
-    # Each part of the loss has its own mean, so Trainer's number of items does not apply: it averages batches instead.
+    # Each part of the loss is a mean of its own, so Trainer must average batches instead of passing a number of items.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _no_split_modules = ["GroundedVisualBertLayer", "GroundedVisualBertRegionEncoder"]
@@ -235,16 +70,19 @@ class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
         cls, text_model: str | os.PathLike, backbone: PreTrainedModel | None = None, **kwargs: Any
     ) -> "GroundedVisualBertPreTrainedModel":
         r"""
-        Makes a model with the text encoder of a BERT checkpoint and a pretrained backbone.
+        Builds a model from the text encoder of a BERT checkpoint and a pretrained backbone.
 
         Args:
             text_model (`str` or `os.PathLike`):
-                Folder or name of a BERT checkpoint. The model takes its sizes and weights. If the checkpoint has no
-                pooler, the model's is new.
+                Folder or name of a BERT checkpoint. The model takes over its sizes and weights. If the checkpoint has
+                no pooler, the pooler is initialized at random.
             backbone ([`PreTrainedModel`], *optional*):
                 A loaded backbone, such as `ResNetBackbone.from_pretrained(folder)`.
-            kwargs:
-                Fields of [`GroundedVisualBertConfig`]. They win over those of the checkpoint.
+            kwargs (*optional*):
+                Fields of [`GroundedVisualBertConfig`]. They override those of the checkpoint.
+
+        Returns:
+            [`GroundedVisualBertPreTrainedModel`]: The model, in evaluation mode.
         """
         text = BertModel.from_pretrained(text_model, dtype=torch.float32)
         shared = (
@@ -263,8 +101,8 @@ class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
         new = [name for name in missing if not name.startswith(("embeddings.visual_", "region_encoder."))]
         if new or unexpected:
             raise ValueError(
-                f"{os.fspath(text_model)!r} is not a BERT encoder of these sizes: it lacks {new}, and the model has "
-                f"no place for its {unexpected}."
+                f"{os.fspath(text_model)!r} is not a BERT encoder of these sizes: it lacks the weights {new}, and its "
+                f"weights {unexpected} do not belong to the model."
             )
         if model.config.special_visual_initialize:
             embeddings = base.embeddings
@@ -277,16 +115,39 @@ class GroundedVisualBertPreTrainedModel(PublishedModelMixin, PreTrainedModel):
 
 
 class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
-    """VisualBERT, weight for weight, with a region encoder in front of it."""
+    r"""
+    VisualBERT with a region encoder in front of it. The weights of VisualBERT checkpoints fit.
+
+    The input is one sequence: the tokens of the text, then the regions of the image.
+
+    Args:
+        config ([`GroundedVisualBertConfig`]):
+            The configuration of the model.
+        add_pooling_layer (`bool`, *optional*, defaults to `True`):
+            Whether to add a pooling layer.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertModel, VggConfig
+
+    >>> config = GroundedVisualBertConfig(
+    ...     backbone_config=VggConfig(depths=[1, 1], hidden_sizes=[8, 16]), region_feature_size=16,
+    ...     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+    ... )
+    >>> model = GroundedVisualBertModel(config).eval()
+    >>> boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.5, 0.5]]])  # the whole image, and its top left
+    >>> outputs = model(torch.tensor([[1, 7, 8, 2]]), pixel_values=torch.rand(1, 3, 32, 32), boxes=boxes)
+    >>> outputs.last_hidden_state.shape  # 4 tokens and 2 regions
+    torch.Size([1, 6, 32])
+    ```
+    """
 
     _can_record_outputs = {"hidden_states": GroundedVisualBertLayer}
     _input_embed_layer = "word_embeddings"
 
     def __init__(self, config: GroundedVisualBertConfig, add_pooling_layer: bool = True):
-        r"""
-        add_pooling_layer (`bool`, *optional*, defaults to `True`):
-            Whether to add a pooling layer.
-        """
         super().__init__(config)
         self.region_encoder = None if config.backbone_config is None else GroundedVisualBertRegionEncoder(config)
         self.embeddings = GroundedVisualBertEmbeddings(config)
@@ -299,13 +160,18 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         r"""
-        pixel_values (`torch.FloatTensor` of shape `(batch, channels, height, width)`):
-            The images.
+        Computes the feature map of the backbone. If the backbone is frozen, you can compute it once and pass it as
+        `image_features` from then on.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch, channels, height, width)`):
+                Images from the image processor.
+            kwargs (*optional*):
+                `return_dict`, as in other transformers models.
 
         Returns:
-            [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `last_hidden_state` is the feature map of
-            the backbone, of shape `(batch, height, width, region_feature_size)`. If the backbone is frozen, it can be
-            computed once and given as `image_features` from then on.
+            [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `last_hidden_state` is the feature map, of
+            shape `(batch, height, width, region_feature_size)`.
         """
         self._check_has_backbone()
         return BaseModelOutputWithPooling(last_hidden_state=self.region_encoder.image_encoder(pixel_values))
@@ -318,21 +184,24 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         image_features: torch.Tensor | None = None,
         visual_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        """`visual_embeds` from whichever of the three is given; `None` if there is no image."""
+        """
+        Returns `visual_embeds`, computed from `pixel_values` or `image_features` if you pass one of these. Returns
+        `None` without an image. See `forward` for the arguments.
+        """
         given = {"pixel_values": pixel_values, "image_features": image_features, "visual_embeds": visual_embeds}
         given = [name for name, value in given.items() if value is not None]
         if len(given) > 1:
-            raise ValueError(f"Give one of `pixel_values`, `image_features` and `visual_embeds`, got {given}.")
+            raise ValueError(f"Pass only one of `pixel_values`, `image_features` and `visual_embeds`, got {given}.")
         if given in ([], ["visual_embeds"]):
             return visual_embeds
         if boxes is None:
-            raise ValueError(f"`{given[0]}` need `boxes`, of shape (batch, boxes, 4) and relative to the image.")
+            raise ValueError(f"`{given[0]}` need `boxes`, of shape (batch, boxes, 4), relative to the image size.")
         self._check_has_backbone()
         return self.region_encoder(boxes, pixel_values, pixel_mask, image_features)
 
     def _check_has_backbone(self) -> None:
         if self.region_encoder is None:
-            raise ValueError("This model has no backbone (`backbone_config=None`): give it `visual_embeds`.")
+            raise ValueError("This model has no backbone (`backbone_config=None`). Pass `visual_embeds` instead.")
 
     @can_return_tuple
     def forward(
@@ -352,23 +221,45 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
-        pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
-            The images. There may be K times as many texts as images: texts `b * K` to `b * K + K - 1` are then about
-            image `b`, which is encoded once. The same holds for all other inputs of images.
-        pixel_mask (`torch.Tensor` of shape `(batch, height, width)`, *optional*):
-            1 where `pixel_values` hold the image, which lies at their top left, and 0 where they are padded.
-        boxes (`torch.FloatTensor` of shape `(batch, boxes, 4)`, *optional*):
-            Left, top, right and bottom of regions, relative to the image's width and height. By convention the first
-            region is the whole image.
-        image_features (`torch.FloatTensor` of shape `(batch, height, width, region_feature_size)`, *optional*):
-            The backbone's feature map, computed before, instead of `pixel_values`.
-        visual_embeds (`torch.FloatTensor` of shape `(batch, boxes, visual_embedding_dim)`, *optional*):
-            Regions as VisualBERT takes them, from any detector, instead of `pixel_values` and `boxes`.
-        visual_attention_mask (`torch.Tensor` of shape `(batch, boxes)`, *optional*):
-            1 for regions, 0 for padding.
+        Encodes texts and the regions of images.
+
+        With K texts per image, texts `b * K` to `b * K + K - 1` belong to image `b`, which is encoded once.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(texts, tokens)`, *optional*):
+                Texts from the tokenizer.
+            attention_mask (`torch.Tensor` of shape `(texts, tokens)`, *optional*):
+                1 for tokens, 0 for padding.
+            token_type_ids (`torch.LongTensor` of shape `(texts, tokens)`, *optional*):
+                0 for the first text of a pair, 1 for the second.
+            position_ids (`torch.LongTensor` of shape `(texts, tokens)`, *optional*):
+                Positions of the tokens. Defaults to 0, 1, 2, ...
+            inputs_embeds (`torch.FloatTensor` of shape `(texts, tokens, hidden_size)`, *optional*):
+                Word embeddings, instead of `input_ids`.
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor. They need `boxes`.
+            pixel_mask (`torch.Tensor` of shape `(images, height, width)`, *optional*):
+                1 for pixels of the image, 0 for padding on its right and below it.
+            boxes (`torch.FloatTensor` of shape `(images, boxes, 4)`, *optional*):
+                Left, top, right and bottom of the regions, relative to the width and height of the image. By
+                convention, the first region is the whole image.
+            image_features (`torch.FloatTensor` of shape `(images, height, width, region_feature_size)`, *optional*):
+                The precomputed feature map of the backbone, instead of `pixel_values`.
+            visual_embeds (`torch.FloatTensor` of shape `(images, boxes, visual_embedding_dim)`, *optional*):
+                Region features from any detector, instead of `pixel_values` and `boxes`.
+            visual_attention_mask (`torch.Tensor` of shape `(images, boxes)`, *optional*):
+                1 for regions, 0 for padding.
+            visual_token_type_ids (`torch.LongTensor` of shape `(images, boxes)`, *optional*):
+                Token types of the regions. Defaults to 1.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `last_hidden_state` of shape
+            `(texts, tokens + boxes, hidden_size)`, and `pooler_output`. Attentions are those before dropout.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+            raise ValueError("Pass either `input_ids` or `inputs_embeds`, not both.")
         visual_embeds = self.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
         return self.encode(
             input_ids=input_ids,
@@ -383,7 +274,7 @@ class GroundedVisualBertModel(GroundedVisualBertPreTrainedModel):
             **kwargs,
         )
 
-    # Apart from `forward`: the backbone's own states must not be recorded as this model's.
+    # Not part of `forward`: the states of the backbone must not be recorded as states of this model.
     @capture_outputs
     def encode(
         self,

@@ -13,89 +13,54 @@
 # limitations under the License.
 """PyTorch GroundedVisualBert models for paraphrases, questions and referring expressions."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.activations import ACT2FN
-from transformers.modeling_outputs import ModelOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from ..attention_supervision import align_words, means_over_ranks, supervise_attention
+from ..attention_supervision import means_over_ranks
 from .configuration_grounded_visual_bert import GroundedVisualBertConfig
-from .functional_grounded_visual_bert import mask_of, pool_spans, summed_cross_entropy
+from .functional_grounded_visual_bert import (
+    grounding_losses,
+    mask_of,
+    pool_spans,
+    summed_cross_entropy,
+    weigh_losses,
+)
+from .layers_grounded_visual_bert import GroundedVisualBertLMHead, GroundedVisualBertTransform
 from .modeling_grounded_visual_bert import GroundedVisualBertModel, GroundedVisualBertPreTrainedModel
+from .outputs_grounded_visual_bert import GroundedVisualBertForVGPOutput
 
 
-NUM_IDENTIFICATION_LABELS = 3  # both captions are of the image, the first only, the second only
+NUM_IDENTIFICATION_LABELS = 3  # both captions match the image, only the first, only the second
 NUM_PARAPHRASE_LABELS = 5  # alternation, forward and reverse entailment, equivalence, independence
 
 
-class GroundedVisualBertTransform(nn.Module):
-    """Transforms the states that masked words and answers are predicted from."""
-
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.activation(self.dense(hidden_states)))
-
-
-class GroundedVisualBertLMHead(nn.Module):
-    def __init__(self, config: GroundedVisualBertConfig):
-        super().__init__()
-        self.transform = GroundedVisualBertTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, under BERT's name
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.transform(hidden_states))
-
-
-@dataclass
-class GroundedVisualBertForVGPOutput(ModelOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The sum of the parts below, the supervision of attention and masked language modelling by their weights.
-    loss_identification (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of which captions are of the image.
-    loss_paraphrase (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of a phrase pair's type, averaged over the pairs of the batch.
-    loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The loss of `attention_supervision`, from words to boxes and from boxes to words.
-    loss_masked_lm (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Cross entropy of masked words.
-    logits (`torch.FloatTensor` of shape `(batch, 3)`):
-        Scores of: both captions are of the image, the first only, the second only.
-    paraphrase_logits (`torch.FloatTensor` of shape `(batch, pairs, 5)`, *optional*):
-        Scores of the types of phrase pairs, zeros for pairs that are padding.
-    grounding_logits (`torch.FloatTensor` of shape `(batch, phrases, boxes)`, *optional*):
-        Scores of phrases and boxes under `"indirect"` supervision, zeros for phrases that are padding.
-    """
-
-    loss: torch.Tensor | None = None
-    loss_identification: torch.Tensor | None = None
-    loss_paraphrase: torch.Tensor | None = None
-    loss_attention: torch.Tensor | None = None
-    loss_masked_lm: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    paraphrase_logits: torch.Tensor | None = None
-    grounding_logits: torch.Tensor | None = None
-    last_hidden_state: torch.Tensor | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
-
-
 class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
-    """
-    Learns from pairs of captions which of them are of an image and how their phrases relate, while its attention is
-    supervised by the boxes of the phrases.
+    r"""
+    Visually grounded paraphrases (VGP). For a pair of captions, the model predicts which of them match the image and
+    how their phrases are related. Its attention can be supervised with the boxes of the phrases.
+
+    Args:
+        config ([`GroundedVisualBertConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForVGP
+
+    >>> sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    >>> model = GroundedVisualBertForVGP(GroundedVisualBertConfig(attention_supervision="direct", **sizes))
+    >>> phrases = dict(phrase_spans=torch.tensor([[[1, 3]]]), phrase_boxes=torch.tensor([[[0, 1]]]))
+    >>> inputs = dict(input_ids=torch.tensor([[1, 7, 8, 2]]), visual_embeds=torch.rand(1, 2, 768), **phrases)
+    >>> model(**inputs, labels=torch.tensor([0])).loss_attention > 0
+    tensor(True)
+    ```
     """
 
     _tied_weights_keys = {
@@ -111,7 +76,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         self.paraphrase = nn.Linear(4 * config.hidden_size, NUM_PARAPHRASE_LABELS)
         indirect = config.attention_supervision == "indirect"
         self.grounding = nn.Linear(2 * config.hidden_size, 1) if indirect else None
-        # Where VisualBERT's pretraining checkpoints have it.
+        # The name of this head in VisualBERT's pretraining checkpoints.
         self.cls = nn.ModuleDict()
         if config.masked_lm_weight:
             self.cls["predictions"] = GroundedVisualBertLMHead(config)
@@ -130,7 +95,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         if "predictions" not in self.cls:
-            raise ValueError("This model predicts no words (`masked_lm_weight=0`): it has no output embeddings.")
+            raise ValueError("This model has no output embeddings: it does not predict words (`masked_lm_weight=0`).")
         self.cls["predictions"].decoder = new_embeddings
         self.cls["predictions"].bias = new_embeddings.bias
 
@@ -156,23 +121,50 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> GroundedVisualBertForVGPOutput:
         r"""
-        phrase_spans (`torch.LongTensor` of shape `(batch, phrases, 2)`, *optional*):
-            First token, and first token after, of each phrase that names something in the image. Padded with zeros.
-        phrase_boxes (`torch.Tensor` of shape `(batch, phrases, boxes)`, *optional*):
-            1 where a box shows what a phrase names. An entity may have several boxes.
-        pair_spans (`torch.LongTensor` of shape `(batch, pairs, 2, 2)`, *optional*):
-            The spans of the two phrases of each pair. Padded with zeros.
-        labels (`torch.LongTensor` of shape `(batch,)`, *optional*):
-            0 where both captions are of the image, 1 where the first is, 2 where the second is.
-        pair_labels (`torch.LongTensor` of shape `(batch, pairs)`, *optional*):
-            Alternation, forward entailment, reverse entailment, equivalence or independence; -100 for padding.
-        masked_input_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
-            `input_ids` with some words masked, for masked language modelling.
-        masked_labels (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
-            The words that were masked, and -100 elsewhere.
+        Classifies pairs of captions and pairs of phrases, and computes the losses for the targets that you pass.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, tokens)`):
+                Pairs of captions from the tokenizer.
+            attention_mask (`torch.Tensor` of shape `(batch, tokens)`, *optional*):
+                1 for tokens, 0 for padding.
+            token_type_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
+                0 for the first caption of a pair, 1 for the second.
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor. They need `boxes`.
+            pixel_mask (`torch.Tensor` of shape `(images, height, width)`, *optional*):
+                1 for pixels of the image, 0 for padding on its right and below it.
+            boxes (`torch.FloatTensor` of shape `(images, boxes, 4)`, *optional*):
+                Left, top, right and bottom of the regions, relative to the image size. The first is the whole image.
+            image_features (`torch.FloatTensor` of shape `(images, height, width, region_feature_size)`, *optional*):
+                The precomputed feature map of the backbone, instead of `pixel_values`.
+            visual_embeds (`torch.FloatTensor` of shape `(images, boxes, visual_embedding_dim)`, *optional*):
+                Region features from any detector, instead of `pixel_values` and `boxes`.
+            visual_attention_mask (`torch.Tensor` of shape `(images, boxes)`, *optional*):
+                1 for regions, 0 for padding.
+            phrase_spans (`torch.LongTensor` of shape `(batch, phrases, 2)`, *optional*):
+                For each phrase that names something in the image: its first token, and the first token after it.
+                Padded with zeros.
+            phrase_boxes (`torch.Tensor` of shape `(batch, phrases, boxes)`, *optional*):
+                1 if a box shows what a phrase names. A phrase may have several boxes.
+            pair_spans (`torch.LongTensor` of shape `(batch, pairs, 2, 2)`, *optional*):
+                The spans of the two phrases of each pair. Padded with zeros.
+            labels (`torch.LongTensor` of shape `(batch,)`, *optional*):
+                0 if both captions match the image, 1 if only the first does, 2 if only the second does.
+            pair_labels (`torch.LongTensor` of shape `(batch, pairs)`, *optional*):
+                0 alternation, 1 forward entailment, 2 reverse entailment, 3 equivalence, 4 independence, -100 padding.
+            masked_input_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
+                `input_ids` with some words masked, for masked language modelling.
+            masked_labels (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
+                The masked words, and -100 elsewhere.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`GroundedVisualBertForVGPOutput`]: The loss with its parts, and the logits.
         """
         asked_for_attentions = kwargs.pop("output_attentions", self.config.output_attentions)
-        # Without targets there is nothing to supervise: attention is then computed only if it is asked for.
+        # Without targets there is nothing to supervise, and attentions are returned only on request.
         has_targets = labels is not None and phrase_spans is not None and phrase_boxes is not None
         is_supervised = has_targets and self.config.attention_supervision in ("direct", "rollout")
         visual_embeds = self.visual_bert.embed_regions(pixel_values, boxes, pixel_mask, image_features, visual_embeds)
@@ -193,7 +185,7 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         has_scores = self.grounding is not None and phrase_spans is not None
         grounding_logits = self.classify_phrases(words, regions, phrase_spans) if has_scores else None
 
-        losses = {}  # sums, and what they are summed over
+        losses = {}  # name: (sum, count)
         if labels is not None:
             losses["identification"] = summed_cross_entropy(logits, labels)
         if pair_labels is not None and paraphrase_logits is not None:
@@ -202,8 +194,9 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
             losses["masked_lm"] = self.masked_lm_loss(masked_input_ids, masked_labels, inputs)
         if has_targets and self.config.attention_supervision != "none":
             masks = mask_of(words, attention_mask), mask_of(regions, visual_attention_mask)
-            losses |= self.grounding_losses(outputs.attentions, grounding_logits, phrase_spans, phrase_boxes, *masks)
-        loss, parts = self.weigh_losses(losses)
+            targets = phrase_spans, phrase_boxes
+            losses |= grounding_losses(self.config, outputs.attentions, grounding_logits, *targets, *masks)
+        loss, parts = weigh_losses(self.config, losses, self.training)
         return GroundedVisualBertForVGPOutput(
             loss=loss,
             **parts,
@@ -238,52 +231,29 @@ class GroundedVisualBertForVGP(GroundedVisualBertPreTrainedModel):
         is_masked = masked_labels != -100
         return summed_cross_entropy(self.cls["predictions"](states[is_masked]), masked_labels[is_masked])
 
-    def grounding_losses(
-        self,
-        attentions: tuple[torch.Tensor, ...] | None,
-        grounding_logits: torch.Tensor | None,
-        phrase_spans: torch.Tensor,
-        phrase_boxes: torch.Tensor,
-        text_mask: torch.Tensor,
-        region_mask: torch.Tensor,
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """The supervision of the config: of a classifier of phrases and boxes, of attention, or of rollout."""
-        if grounding_logits is not None:
-            # The whole image, box 0, shows everything: it says nothing about where a phrase is.
-            is_pair = (phrase_boxes.amax(dim=2, keepdim=True) > 0) & (region_mask > 0).unsqueeze(1)
-            is_pair = is_pair & (torch.arange(is_pair.shape[2], device=is_pair.device) > 0)
-            summed = nn.functional.binary_cross_entropy_with_logits(
-                grounding_logits[is_pair].float(), phrase_boxes[is_pair].float(), reduction="sum"
-            )
-            return {"phrase_box": (summed, is_pair.sum())}
-        return supervise_attention(
-            attentions,
-            align_words(phrase_spans, phrase_boxes, text_mask.shape[1]),  # (B, T, R)
-            text_mask,
-            region_mask,
-            rollout=self.config.attention_supervision == "rollout",
-            layers=self.config.supervised_layers,
-            heads=self.config.supervised_heads,
-            image_to_text_loss=self.config.image_to_text_loss,
-        )
-
-    def weigh_losses(
-        self, losses: dict[str, tuple[torch.Tensor, torch.Tensor]]
-    ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
-        """The loss, and its named parts."""
-        if not losses:
-            return None, {}
-        means = means_over_ranks(losses, self.training)
-        grounding = [means.pop(name) for name in ("phrase_box", "to_image", "to_text") if name in means]
-        if grounding:
-            means["attention"] = sum(grounding)  # type: ignore[assignment]  # there is one at least
-        weights = {"attention": self.config.attention_loss_weight, "masked_lm": self.config.masked_lm_weight}
-        loss: torch.Tensor = sum(part * weights.get(name, 1) for name, part in means.items())  # type: ignore[assignment]
-        return loss, {f"loss_{name}": part for name, part in means.items()}
-
 
 class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
-    """Answers a question at its mask token: `[CLS] question [SEP] [MASK] [SEP]` and regions."""
+    r"""
+    Answers questions about images. The input is `[CLS] question [SEP] [MASK] [SEP]` and the regions of the image, and
+    the answer is predicted at the mask token.
+
+    Args:
+        config ([`GroundedVisualBertConfig`]):
+            The configuration of the model. `num_labels` is the number of answers.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForQuestionAnswering
+
+    >>> sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    >>> config = GroundedVisualBertConfig(num_labels=5, mask_token_id=3, **sizes)
+    >>> model = GroundedVisualBertForQuestionAnswering(config)
+    >>> model(torch.tensor([[1, 7, 8, 2, 3, 2]]), visual_embeds=torch.rand(1, 2, 768)).logits.shape
+    torch.Size([1, 5])
+    ```
+    """
 
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__(config)
@@ -309,8 +279,34 @@ class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
         r"""
-        labels (`torch.FloatTensor` of shape `(batch, num_labels)`, *optional*):
-            Score of each answer, from 0 to 1. The loss is the binary cross entropy, summed over answers.
+        Scores the answers to questions. The inputs of the image are those of [`GroundedVisualBertModel.forward`].
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, tokens)`):
+                Questions and mask tokens from the tokenizer.
+            attention_mask (`torch.Tensor` of shape `(batch, tokens)`, *optional*):
+                1 for tokens, 0 for padding.
+            token_type_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
+                0 for the question, 1 for the mask token.
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor. They need `boxes`.
+            pixel_mask (`torch.Tensor` of shape `(images, height, width)`, *optional*):
+                1 for pixels of the image, 0 for padding.
+            boxes (`torch.FloatTensor` of shape `(images, boxes, 4)`, *optional*):
+                The regions, relative to the image size.
+            image_features (`torch.FloatTensor` of shape `(images, height, width, region_feature_size)`, *optional*):
+                The precomputed feature map of the backbone, instead of `pixel_values`.
+            visual_embeds (`torch.FloatTensor` of shape `(images, boxes, visual_embedding_dim)`, *optional*):
+                Region features from any detector, instead of `pixel_values` and `boxes`.
+            visual_attention_mask (`torch.Tensor` of shape `(images, boxes)`, *optional*):
+                1 for regions, 0 for padding.
+            labels (`torch.FloatTensor` of shape `(batch, num_labels)`, *optional*):
+                The score of each answer, from 0 to 1. The loss is the binary cross entropy, summed over answers.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`~transformers.modeling_outputs.SequenceClassifierOutput`]: `logits` of shape `(batch, num_labels)`.
         """
         outputs = self.visual_bert(
             input_ids,
@@ -325,13 +321,13 @@ class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        # The position of the first mask token, or of [CLS] where there is none.
+        # The position of the first mask token, or of [CLS] if there is none.
         position = (input_ids == self.config.mask_token_id).int().argmax(dim=1)
         answer = outputs.last_hidden_state[torch.arange(len(position), device=position.device), position]  # (B, D)
         logits = self.classifier(self.dropout(self.transform(answer)))
         loss = None
         if labels is not None:
-            # Summed over answers: their mean would make the gradient of a question some 3,000 times smaller.
+            # Summed over answers: with about 3,000 answers, a mean would make the gradient 3,000 times smaller.
             loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float()) * logits.shape[1]
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -339,7 +335,25 @@ class GroundedVisualBertForQuestionAnswering(GroundedVisualBertPreTrainedModel):
 
 
 class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel):
-    """Finds the region that an expression refers to: `[CLS] expression [SEP]` and regions."""
+    r"""
+    Finds the region that an expression refers to. The input is `[CLS] expression [SEP]` and the regions of the image.
+
+    Args:
+        config ([`GroundedVisualBertConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import GroundedVisualBertConfig, GroundedVisualBertForReferringExpression
+
+    >>> sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    >>> model = GroundedVisualBertForReferringExpression(GroundedVisualBertConfig(**sizes))
+    >>> model(torch.tensor([[1, 7, 8, 2]]), visual_embeds=torch.rand(1, 4, 768)).logits.shape  # one score per region
+    torch.Size([1, 4])
+    ```
+    """
 
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__(config)
@@ -365,9 +379,36 @@ class GroundedVisualBertForReferringExpression(GroundedVisualBertPreTrainedModel
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         r"""
-        labels (`torch.FloatTensor` of shape `(batch, boxes)`, *optional*):
-            1 for regions that overlap what is referred to by an IoU above 0.5. The loss is the binary cross entropy,
-            averaged over regions; logits are lowest at padding.
+        Scores the regions of an image. The inputs of the image are those of [`GroundedVisualBertModel.forward`].
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, tokens)`):
+                Expressions from the tokenizer.
+            attention_mask (`torch.Tensor` of shape `(batch, tokens)`, *optional*):
+                1 for tokens, 0 for padding.
+            token_type_ids (`torch.LongTensor` of shape `(batch, tokens)`, *optional*):
+                Token types. Defaults to 0.
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor. They need `boxes`.
+            pixel_mask (`torch.Tensor` of shape `(images, height, width)`, *optional*):
+                1 for pixels of the image, 0 for padding.
+            boxes (`torch.FloatTensor` of shape `(images, boxes, 4)`, *optional*):
+                The regions, relative to the image size.
+            image_features (`torch.FloatTensor` of shape `(images, height, width, region_feature_size)`, *optional*):
+                The precomputed feature map of the backbone, instead of `pixel_values`.
+            visual_embeds (`torch.FloatTensor` of shape `(images, boxes, visual_embedding_dim)`, *optional*):
+                Region features from any detector, instead of `pixel_values` and `boxes`.
+            visual_attention_mask (`torch.Tensor` of shape `(images, boxes)`, *optional*):
+                1 for regions, 0 for padding.
+            labels (`torch.FloatTensor` of shape `(batch, boxes)`, *optional*):
+                1 for regions that overlap the right one with an IoU above 0.5. The loss is the binary cross entropy,
+                averaged over regions.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`~transformers.modeling_outputs.TokenClassifierOutput`]: `logits` of shape `(batch, boxes)`, lowest at
+            padding.
         """
         outputs = self.visual_bert(
             input_ids,

@@ -31,7 +31,7 @@ _BOX_FORMATS = ("xyxy", "xywh", "relative")
 
 
 def propose_grid(rows: int = 3, columns: int = 3) -> list[list[float]]:
-    """Relative boxes that divide an image evenly, row by row."""
+    """Returns the relative boxes of a grid over the image, row by row."""
     return [
         [column / columns, row / rows, (column + 1) / columns, (row + 1) / rows]
         for row in range(rows)
@@ -41,17 +41,39 @@ def propose_grid(rows: int = 3, columns: int = 3) -> list[list[float]]:
 
 class GroundedVisualBertProcessor(ImageAndTextProcessor):
     r"""
-    Wraps an image processor and a BERT tokenizer: from images, boxes, captions and their phrases to what
-    GroundedVisualBert is called with.
+    Prepares images, boxes, captions and their phrases for GroundedVisualBert.
 
     Args:
         image_processor ([`BaseImageProcessor`]):
-            Makes `pixel_values`. It must keep the whole image, so that boxes stay where they are: resized to one
-            height and width, or padded with a `pixel_mask`, but not cropped.
+            Turns images into `pixel_values`. It may resize images to a fixed height and width, or pad them with a
+            `pixel_mask`. It must not crop them: boxes would no longer fit.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            A fast tokenizer, as phrases are found by its offsets.
+            A fast BERT tokenizer. Phrases are found with its offsets.
         max_boxes (`int`, *optional*, defaults to 1000):
-            The most boxes of an image. Memory grows with their square.
+            The largest number of boxes per image. Memory grows with the square of this number.
+
+    Example:
+
+    ```python
+    >>> from PIL import Image
+    >>> from transformers import BertTokenizer, ViTImageProcessorPil
+    >>> from hf_vg import GroundedVisualBertProcessor
+
+    >>> words = "[PAD] [UNK] [CLS] [SEP] [MASK] a red circle".split()
+    >>> tokenizer = BertTokenizer(vocab={word: id for id, word in enumerate(words)})
+    >>> processor = GroundedVisualBertProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> inputs = processor(
+    ...     images=Image.new("RGB", (64, 48)),
+    ...     text="a red circle",
+    ...     boxes=[[0, 0, 32, 24], [32, 24, 64, 48]],
+    ...     phrases=[{"text": "red circle", "boxes": [1]}],
+    ...     return_tensors="pt",
+    ... )
+    >>> inputs["boxes"].shape  # the whole image comes first
+    torch.Size([1, 3, 4])
+    >>> inputs["phrase_spans"], inputs["phrase_boxes"]
+    (tensor([[[2, 4]]]), tensor([[[0, 0, 1]]]))
+    ```
     """
 
     valid_processor_kwargs = PaddedPairKwargs
@@ -65,7 +87,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
     ):
         _check_crop(getattr(image_processor, "do_center_crop", False))
         if tokenizer is not None and not tokenizer.is_fast:
-            raise ValueError("The tokenizer must be a fast one: phrases are found by its offsets.")
+            raise ValueError("The tokenizer must be a fast tokenizer: phrases are found with its offsets.")
         self.max_boxes = max_boxes
         super().__init__(image_processor, tokenizer, **kwargs)
 
@@ -83,40 +105,46 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         **kwargs: Unpack[PaddedPairKwargs],
     ) -> BatchFeature:
         r"""
-        Every argument is one example's, or a list of them.
+        Turns images, boxes, captions and phrases into the inputs of the model. Each argument is for one example, or a
+        list for several examples.
 
         Args:
             images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
                 The images.
-            text (`str` or `list[str]`, *optional*), text_pair (`str` or `list[str]`, *optional*):
-                One caption, or a pair. They may have the mark-up of Flickr30k Entities. Texts may be K times as many
-                as images, which K texts in a row then share.
+            text (`str` or `list[str]`, *optional*):
+                The captions, with or without the mark-up of Flickr30k Entities. With K captions per image, put the K
+                captions of an image in a row.
+            text_pair (`str` or `list[str]`, *optional*):
+                The second caption of each pair.
             boxes (`list`, *optional*, defaults to a grid):
-                Boxes of each image. The whole image is put before them, so that box `i` becomes region `i + 1`.
+                The boxes of each image. The whole image is added as the first region, so box `i` becomes region
+                `i + 1`.
             box_format (`str`, *optional*, defaults to `"xyxy"`):
-                `"xyxy"` or `"xywh"` in pixels of the image as given, or `"relative"`: left, top, right and bottom as
-                shares of its width and height.
-            phrases (`list`, *optional*), phrases_pair (`list`, *optional*):
-                Phrases of `text` and of `text_pair`, and the boxes that show them: dicts of `start` and `end`
-                (characters), or of `text` (a string found in the caption), and of `boxes`, numbers of boxes. Phrases
-                in mark-up are added to them.
+                `"xyxy"` or `"xywh"` in pixels of the original image, or `"relative"`: left, top, right and bottom as
+                fractions of its width and height.
+            phrases (`list`, *optional*):
+                Phrases of `text` and the boxes that show them. Each phrase is a dict with `boxes`, a list of box
+                indices, and either `start` and `end` (character positions) or `text` (a string in the caption).
+                Phrases from mark-up are added.
+            phrases_pair (`list`, *optional*):
+                The same for `text_pair`.
             entity_boxes (`dict` or a list of them, *optional*):
-                For captions with mark-up: the numbers of boxes of each entity, as `{"20101": [0, 3]}`.
+                For captions with mark-up, the box indices of each entity, such as `{"20101": [0, 3]}`.
             phrase_pairs (`list`, *optional*):
-                Phrases of `text` to compare with phrases of `text_pair`: dicts of `start1`, `end1`, `start2` and
-                `end2`, or of `text1` and `text2`, and of `label` if it is known.
+                Phrases of `text` to compare with phrases of `text_pair`. Each pair is a dict with `start1`, `end1`,
+                `start2` and `end2`, or with `text1` and `text2`, and with `label` if it is known.
             kwargs (*optional*):
                 Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `do_normalize`
-                and `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+                and `return_tensors`. You can also group them in `text_kwargs` and `images_kwargs`.
 
         Returns:
-            [`BatchFeature`]: What the tokenizer and the image processor return; `boxes` (relative) and
-            `visual_attention_mask`; and, where there are phrases or pairs, `phrase_spans`, `phrase_boxes`,
-            `pair_spans` and `pair_labels`. Phrases of which truncation leaves no token are left out.
+            [`BatchFeature`]: The outputs of the tokenizer and of the image processor, `boxes` (relative) and
+            `visual_attention_mask`. With phrases also `phrase_spans` and `phrase_boxes`, and with phrase pairs
+            `pair_spans` and `pair_labels`. Phrases that are truncated completely are left out.
         """
         text_kwargs, images_kwargs = self.split_kwargs(kwargs)
         if images is None and text is None:
-            raise ValueError("Give `images`, `text` or both.")
+            raise ValueError("Pass `images`, `text` or both.")
         _check_crop(images_kwargs.get("do_center_crop"))
         features: dict[str, Any] = {}
         num_regions = None
@@ -128,11 +156,11 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
                 boxes, box_format = [propose_grid()] * len(images), "relative"
         if boxes is not None:
             if images is None and box_format != "relative":
-                raise ValueError(f'`boxes` in pixels need `images`, or `box_format="relative"`; got {box_format!r}.')
+                raise ValueError(f'Without `images`, `box_format` must be "relative", got {box_format!r}.')
             boxes = _batched(boxes, depth=3)
             sizes = sizes if images is not None else [(1, 1)] * len(boxes)
             if len(boxes) != len(sizes):
-                raise ValueError(f"There are {len(sizes)} images, but lists of boxes for {len(boxes)}.")
+                raise ValueError(f"There are {len(sizes)} images, but {len(boxes)} lists of boxes.")
             regions = [
                 _relative_boxes(check_boxes(b, f"example {i}", self.max_boxes), box_format, size, i)
                 for i, (b, size) in enumerate(zip(boxes, sizes, strict=True))
@@ -156,23 +184,33 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         grid: tuple[int, int] = (3, 3),
     ) -> list[list[list[float]]]:
         r"""
-        Finds regions to give as `boxes`.
+        Proposes regions that you can pass as `boxes`.
 
         Args:
             images (`PIL.Image.Image` or a list of them):
                 The images.
             detector (`Callable`, *optional*):
-                A transformers `pipeline("object-detection")`. Without one, and in images where it finds nothing, the
-                regions are a grid.
+                A transformers `pipeline("object-detection")`. Without a detector, and for images where it finds
+                nothing, the regions are a grid.
             max_regions (`int`, *optional*, defaults to 36):
-                The most regions of an image; those of the highest scores are kept.
+                The largest number of regions per image. Those with the highest scores are kept.
             threshold (`float`, *optional*, defaults to 0.2):
                 The lowest score of a region.
             grid (`tuple[int, int]`, *optional*, defaults to `(3, 3)`):
                 Rows and columns of the grid.
 
         Returns:
-            `list[list[list[float]]]`: Boxes of each image, (left, top, right, bottom) in pixels.
+            `list[list[list[float]]]`: The boxes of each image, as left, top, right and bottom in pixels.
+
+        Example:
+
+        ```python
+        >>> from PIL import Image
+        >>> from hf_vg import GroundedVisualBertProcessor
+
+        >>> GroundedVisualBertProcessor.propose_regions(Image.new("RGB", (64, 48)), grid=(1, 2))
+        [[[0.0, 0.0, 32.0, 48.0], [32.0, 0.0, 64.0, 48.0]]]
+        ```
         """
         images = list(images) if isinstance(images, (list, tuple)) else [images]
         found = detector(images, threshold=threshold) if detector is not None else [[] for _ in images]
@@ -203,8 +241,9 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         count = len(texts[0])
         if any(len(side) != count for side in texts) or (num_regions is not None and count % len(num_regions)):
             raise ValueError(
-                "There must be as many texts as images, or K times as many, and as many in `text_pair`: got "
-                f"{len(num_regions) if num_regions else 'no'} images, {count} texts and {len(texts[-1])} in the pair."
+                "The number of texts must be a multiple of the number of images, and `text_pair` must have the same "
+                f"number. Got {len(num_regions) if num_regions else 'no'} images, {count} texts and {len(texts[-1])} "
+                "in the pair."
             )
         if num_regions is not None:
             num_regions = [number for number in num_regions for _ in range(count // len(num_regions))]
@@ -230,7 +269,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
         sides = [encoded.sequence_ids(i) for i in range(count)]
 
         def span(i: int, side: int, start: int, end: int) -> list[int] | None:
-            """Tokens that hold a character of the phrase."""
+            """Returns the first token of a phrase and the first token after it, or `None` if it was truncated."""
             tokens = [
                 token
                 for token, (first, last) in enumerate(offsets[i])
@@ -240,7 +279,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 
         if has_phrases:
             if num_regions is None:
-                raise ValueError("Phrases need `boxes` that show them, but there are none.")
+                raise ValueError("Phrases need `boxes` that show them. Pass `images`, `boxes` or both.")
             spans, shown = [], []
             for i in range(count):
                 kept = [(span(i, *phrase[:3]), phrase[3]) for phrase in found[i]]
@@ -271,6 +310,7 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 
     @property
     def model_input_names(self) -> list[str]:
+        """Names of the model inputs that this processor makes."""
         names = [*self.tokenizer.model_input_names, *self.image_processor.model_input_names]
         return [*names, "boxes", "visual_attention_mask"]
 
@@ -278,24 +318,24 @@ class GroundedVisualBertProcessor(ImageAndTextProcessor):
 def _check_crop(do_center_crop: bool | None) -> None:
     if do_center_crop:
         raise ValueError(
-            "The image processor crops, and boxes would no longer be where they were: set `do_center_crop=False` and "
-            'a `size` of "height" and "width".'
+            "The image processor crops images, so boxes would no longer fit. Set `do_center_crop=False` and a `size` "
+            'with "height" and "width".'
         )
 
 
 def _image_size(image: Any) -> tuple[int, int]:
-    """Width and height."""
-    if hasattr(image, "size") and isinstance(image.size, tuple):  # of PIL
+    """Returns width and height."""
+    if hasattr(image, "size") and isinstance(image.size, tuple):  # a PIL image
         return image.size
     height, width = get_image_size(np.asarray(image))
     return width, height
 
 
 def _batched(values: Sequence, depth: int) -> list:
-    """Makes a list of one of what is one example's; `depth` is how deeply lists of a batch are nested."""
+    """Wraps the value of a single example in a list. `depth` is the nesting of lists in a batch."""
     values = list(values) if isinstance(values, Sequence) else np.asarray(values).tolist()
     if depth == 3 and any(not isinstance(value, Sequence | np.ndarray) for value in values):
-        raise ValueError(f"Boxes are lists of four numbers, in a list per image; got {values!r:.80}.")
+        raise ValueError(f"`boxes` must be one list per image, with lists of four numbers. Got {values!r:.80}.")
     inner = next((value for value in values if len(value)), None)
     if inner is None:
         return values
@@ -304,7 +344,7 @@ def _batched(values: Sequence, depth: int) -> list:
 
 
 def _relative_boxes(boxes: np.ndarray, box_format: str, size: tuple[int, int], example: int) -> list[list[float]]:
-    """The whole image, and boxes as shares of its width and height."""
+    """Returns the whole image and the boxes, as fractions of the image's width and height."""
     if box_format not in _BOX_FORMATS:
         raise ValueError(f"`box_format` must be one of {_BOX_FORMATS}, got {box_format!r}.")
     if box_format == "xywh":
@@ -320,10 +360,11 @@ def _relative_boxes(boxes: np.ndarray, box_format: str, size: tuple[int, int], e
 
 
 def _locate(phrase: Mapping[str, Any], caption: str, start: str, end: str, text: str, example: int) -> tuple[int, int]:
+    """Returns the characters of a phrase in its caption."""
     if start in phrase:
         span = phrase[start], phrase[end]
         if not 0 <= span[0] < span[1] <= len(caption):
-            raise ValueError(f"Characters {span} of example {example} are outside of its caption {caption!r}.")
+            raise ValueError(f"Characters {span} of example {example} are outside its caption {caption!r}.")
         return span
     match = re.search(rf"(?<!\w){re.escape(phrase[text])}(?!\w)", caption, flags=re.IGNORECASE)
     if match is None:
@@ -332,6 +373,7 @@ def _locate(phrase: Mapping[str, Any], caption: str, start: str, end: str, text:
 
 
 def _indicator(boxes: Sequence[int], num_regions: int, length: int, example: int) -> list[int]:
+    """Returns 1 for each region that shows a phrase, and 0 for the others."""
     for box in boxes:
         if not 0 <= box < num_regions - 1:
             raise ValueError(f"A phrase of example {example} has box {box}, but there are {num_regions - 1} boxes.")
@@ -339,7 +381,7 @@ def _indicator(boxes: Sequence[int], num_regions: int, length: int, example: int
 
 
 def _pad(rows: list[list[list]], width: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of vectors padded with zeros, and a mask of which vectors were there."""
+    """Pads rows of vectors with zeros. Returns them and a mask that is 0 for padding."""
     longest = max((len(row) for row in rows), default=0)
     padded = np.zeros((len(rows), longest, width), dtype=np.float32 if dtype is float else np.int64)
     mask = np.zeros((len(rows), longest), dtype=np.int64)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The regions of an image, as GroundedVisualBert sees them."""
+"""The region encoder of GroundedVisualBert: RoI align and box geometry."""
 
 import torch
 from torch import nn
@@ -24,8 +24,10 @@ def roi_align(
     feature_map: torch.Tensor, boxes: torch.Tensor, output_size: int = 1, sampling_ratio: int = 2
 ) -> torch.Tensor:
     r"""
-    RoI align in plain torch, equal to torchvision's with `aligned=True`. Bilinear sampling is linear in the map and
-    separable in its two dimensions, so all boxes of an image are pooled by one matrix product.
+    RoI align in plain torch. The result equals torchvision's `roi_align` with `aligned=True`.
+
+    Bilinear sampling is linear in the map and separable in its two dimensions. So one matrix product pools all boxes
+    of an image.
 
     Args:
         feature_map (`torch.Tensor` of shape `(batch, channels, height, width)`):
@@ -33,16 +35,26 @@ def roi_align(
         boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):
             Left, top, right and bottom, in cells of the map.
         output_size (`int`, *optional*, defaults to 1):
-            Bins per side.
+            Number of bins per side.
         sampling_ratio (`int`, *optional*, defaults to 2):
-            Points per side of a bin.
+            Number of sampling points per side of a bin.
 
     Returns:
-        `torch.Tensor` of shape `(batch, boxes, channels, output_size, output_size)`.
+        `torch.Tensor` of shape `(batch, boxes, channels, output_size, output_size)`: The pooled features.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.models.grounded_visual_bert.regions_grounded_visual_bert import roi_align
+
+    >>> roi_align(torch.rand(1, 8, 7, 7), torch.tensor([[[0.0, 0.0, 3.5, 7.0]]]), output_size=2).shape
+    torch.Size([1, 1, 8, 2, 2])
+    ```
     """
 
     def weights(start: torch.Tensor, end: torch.Tensor, cells: int) -> torch.Tensor:
-        """The share of every cell in every bin, of shape `(batch, boxes, output_size, cells)`."""
+        """Returns the weight of each cell in each bin, of shape `(batch, boxes, output_size, cells)`."""
         points = output_size * sampling_ratio
         steps = (torch.arange(points, device=boxes.device) + 0.5) / points
         position = (start.unsqueeze(-1) + (end - start).unsqueeze(-1) * steps - 0.5).unsqueeze(-1)
@@ -60,7 +72,18 @@ def roi_align(
 
 
 def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
-    """Sinusoids of the centre, width and height of relative boxes, of shape `(batch, boxes, 8 * frequencies)`."""
+    r"""
+    Encodes the centre, width and height of boxes with sinusoids.
+
+    Args:
+        boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):
+            Left, top, right and bottom, relative to the image size.
+        frequencies (`int`):
+            The number of frequencies.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, boxes, 8 * frequencies)`: The encodings.
+    """
     left, top, right, bottom = boxes.float().unbind(-1)
     position = 100 * torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], dim=-1)
     periods = 1000 ** (torch.arange(frequencies, device=boxes.device) / frequencies)
@@ -69,7 +92,7 @@ def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
 
 
 class GroundedVisualBertRegionEncoder(nn.Module):
-    """Encodes what is in each box of an image, and where the box is."""
+    """Encodes the content and the position of each box of an image."""
 
     def __init__(self, config: GroundedVisualBertConfig):
         super().__init__()
@@ -91,13 +114,13 @@ class GroundedVisualBertRegionEncoder(nn.Module):
         feature_map = self.image_encoder(pixel_values, image_features)
         if feature_map.dim() != 4:
             raise ValueError(
-                "`image_features` must be (batch, height, width, region_feature_size), as boxes are places in a map; "
-                f"got {tuple(feature_map.shape)}."
+                "`image_features` must be a map of shape (batch, height, width, region_feature_size), because boxes "
+                f"are positions in it. Got {tuple(feature_map.shape)}."
             )
         height, width = feature_map.shape[1:3]
         cells = boxes.float() * torch.tensor([width, height, width, height], device=boxes.device)
         if pixel_mask is not None:
-            # Boxes are relative to the image, which fills only a part of the tensor where it was padded.
+            # Boxes are relative to the image. A padded image fills only a part of the tensor.
             rows, columns = pixel_mask.amax(dim=2).float().mean(dim=1), pixel_mask.amax(dim=1).float().mean(dim=1)
             cells = cells * torch.stack([columns, rows, columns, rows], dim=-1).unsqueeze(1)
         feature_map = feature_map.to(self.projection.weight.dtype).permute(0, 3, 1, 2)

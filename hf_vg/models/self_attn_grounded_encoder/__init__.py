@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""The self-attentive visually grounded sentence encoder (Yoo, Shin and Lee, 2017)."""
 
 from .configuration_self_attn_grounded_encoder import *
 from .modeling_self_attn_grounded_encoder import *

@@ -27,55 +27,71 @@ from ..vgg.configuration_vgg import layers_field, probability_field, vocabulary_
 class SelfAttnGroundedEncoderConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
     Configuration of the self-attentive visually grounded sentence encoder (Yoo, Shin and Lee, 2017). The defaults are
-    the authors' "Att. CAP2ALL"; their baselines are `use_attention=False, hidden_size=2048`.
+    the authors' "Att. CAP2ALL". For their baselines, set `use_attention=False, hidden_size=2048`.
 
     Args:
         vocab_size (`int`, *optional*, defaults to 10000):
-            Number of words, special tokens included.
+            Number of words, including the special tokens.
         embedding_size (`int`, *optional*, defaults to 300):
-            Width of word embeddings, which the encoder and the caption decoder share.
+            Width of the word embeddings. The encoder and the caption decoder share them.
         hidden_size (`int`, *optional*, defaults to 1024):
-            d, the cell size of each direction of the encoder, and of the caption decoder.
+            d, the width of each direction of the encoder LSTM, and of the caption decoder.
         state_merge (`str`, *optional*, defaults to `"max"`):
-            How the two directions make a word's state h_t: their elementwise maximum (`"max"`), with which the
-            paper's numbers agree (a vector of 2048), or their concatenation (`"concat"`), which its wording says (a
-            vector of 3072).
+            How the two directions are merged into a word's state h_t. `"max"` is their elementwise maximum and gives
+            a sentence vector of 2048, the size in the paper's tables. `"concat"` is their concatenation, as the paper
+            describes it, and gives 3072.
         use_attention (`bool`, *optional*, defaults to `True`):
-            Whether the sentence vector is [h_A ; h_S]. Without self-attention it is h_S, the maximum of both
-            directions' final states.
+            Whether the sentence vector is [h_A ; h_S]. Without self-attention it is h_S, the elementwise maximum of
+            the final states of both directions.
         attention_size (`int`, *optional*, defaults to 350):
             d_a, the width of the attention's hidden layer.
         num_attention_rows (`int`, *optional*, defaults to 30):
-            n_a, how many distributions over the words the attention has.
+            n_a, the number of attention distributions over the words.
         attention_penalty (`float`, *optional*, defaults to 0.0):
-            Weight of ||A A^T - I||^2, which keeps attention rows apart (Lin et al., 2017). The paper names none.
+            Weight of ||A A^T - I||^2, which keeps the attention rows different (Lin et al., 2017). The paper does not
+            mention a weight.
         objective (`str`, *optional*, defaults to `"cap2all"`):
-            What is predicted from a caption: another caption of its image (`"cap2cap"`), the image's vector
-            (`"cap2img"`) or both (`"cap2all"`).
+            What the model predicts from a caption: another caption of the same image (`"cap2cap"`), the vector of the
+            image (`"cap2img"`), or both (`"cap2all"`).
         grounding_loss (`str`, *optional*, defaults to `"log_sum_exp"`):
-            Equation 1, one logarithm around the sum over the batch, or the margin ranking (`"margin"`) of GroundSent
-            (Kiela et al., 2017).
+            `"log_sum_exp"` is equation 1, with one logarithm around the sum over the batch. `"margin"` is the margin
+            ranking loss of GroundSent (Kiela et al., 2017).
         negatives (`str`, *optional*, defaults to `"anchored"`):
-            Which negatives equation 1 sets against a positive: those with the same sentence or the same image
-            (`"anchored"`), or all of the batch (`"global"`). Margin ranking sets a sentence's image against the other
-            images.
+            Which negatives equation 1 compares with a positive pair: the pairs with the same sentence or the same
+            image (`"anchored"`), or all pairs of the batch (`"global"`). The margin loss does not use this field: it
+            compares a sentence's image with the other images.
         margin (`float`, *optional*, defaults to 0.2):
             The margin of `grounding_loss="margin"`.
         backbone_config (`PreTrainedConfig` or `dict`, *optional*):
-            The convolutional network whose pooled last feature map is the image's vector. By default there is none,
-            and the model takes `image_features`.
+            Config of the backbone. The mean of its last feature map is the vector of the image. By default there is no
+            backbone, and the model takes `image_features`.
         freeze_backbone (`bool`, *optional*, defaults to `True`):
-            Whether the network stays as it was pretrained, as in the paper.
+            Whether to keep the pretrained weights of the backbone, as in the paper.
         feature_size (`int`, *optional*, defaults to 2048):
-            Width of the image's vector h_I.
+            Width of the image vector h_I.
         image_head_layers (`int`, *optional*, defaults to 4):
-            Linear layers of psi, from the sentence vector to the image's.
+            Number of linear layers of psi, the network from the sentence vector to the image vector.
         image_head_size (`int`, *optional*, defaults to 2048):
-            Width of psi's hidden layers.
+            Width of the hidden layers of psi.
         image_head_dropout (`float`, *optional*, defaults to 0.3):
             Dropout after each hidden layer of psi.
+        eos_token_id (`int`, *optional*, defaults to 0):
+            The token that ends a sentence.
+        unk_token_id (`int`, *optional*, defaults to 1):
+            The token for words that are not in the vocabulary.
+        pad_token_id (`int`, *optional*, defaults to 2):
+            The padding token.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
             The first input of the caption decoder.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import SelfAttnGroundedEncoderConfig
+
+    >>> SelfAttnGroundedEncoderConfig().sentence_size
+    2048
+    ```
     """
 
     model_type = "self_attn_grounded_encoder"
@@ -113,7 +129,7 @@ class SelfAttnGroundedEncoderConfig(VisionConfigMixin, PreTrainedConfig):
 
     @property
     def projection_dim(self) -> int:
-        """The same, under the name that sentence-transformers reads."""
+        """The same number, under the name that sentence-transformers reads."""
         return self.sentence_size
 
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Sentences to vectors: `encode`, and the files with which sentence-transformers loads a checkpoint."""
+"""`encode`, which turns sentences into vectors, and the files that sentence-transformers needs to load the model."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 
-# `SentenceTransformer(folder)` runs the model with its own modules: a sentence vector is `pooler_output`.
+# These files let `SentenceTransformer(folder)` load the model and use `pooler_output` as the sentence vector.
 SENTENCE_TRANSFORMERS_FILES = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
@@ -40,12 +40,24 @@ SENTENCE_TRANSFORMERS_FILES = {
 
 
 class SentenceEncodingMixin:
-    """For a [`PreTrainedModel`] whose `base_model` gives a sentence's vector as `pooler_output`."""
+    """Adds `encode` to a [`PreTrainedModel`] whose `base_model` returns sentence vectors as `pooler_output`."""
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
-        """As in [`PreTrainedModel`]. `SentenceTransformer` loads what is saved, together with the processor, too."""
+        r"""
+        Saves the model. If you save its processor too, `SentenceTransformer(save_directory)` can load the folder.
+
+        Args:
+            save_directory (`str` or `os.PathLike`):
+                The folder to write to.
+            is_main_process (`bool`, *optional*, defaults to `True`):
+                Whether this process writes the files that are not weights.
+            args (*optional*):
+                The other positional arguments of [`~transformers.PreTrainedModel.save_pretrained`].
+            kwargs (*optional*):
+                The other keyword arguments of [`~transformers.PreTrainedModel.save_pretrained`].
+        """
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
         if is_main_process and os.path.isdir(save_directory):
             for name, content in SENTENCE_TRANSFORMERS_FILES.items():
@@ -64,31 +76,44 @@ class SentenceEncodingMixin:
         tokenizer: PreTrainedTokenizerFast | None = None,
     ) -> np.ndarray | torch.Tensor | list[torch.Tensor]:
         r"""
-        Encodes sentences to vectors, with the argument names of `SentenceTransformer.encode`. Sentences are sorted by
-        length, so that batches hold little padding, and returned in the order they were given.
+        Encodes sentences as vectors. The arguments have the names of `SentenceTransformer.encode`.
 
         Args:
             sentences (`str` or `Sequence[str]`):
                 One sentence or several.
             batch_size (`int`, *optional*, defaults to 64):
-                Number of sentences to encode at a time.
+                Number of sentences per batch.
             show_progress_bar (`bool`, *optional*, defaults to `True`):
-                Whether to show progress, if it takes more than two seconds.
+                Whether to show a progress bar if encoding takes more than two seconds.
             normalize_embeddings (`bool`, *optional*, defaults to `False`):
-                Whether vectors are scaled to length 1.
+                Whether to scale vectors to length 1.
             convert_to_tensor (`bool`, *optional*, defaults to `False`):
                 Whether to return a `torch.Tensor` on the model's device instead of a `np.ndarray`.
             convert_to_numpy (`bool`, *optional*, defaults to `True`):
                 Whether to return a `np.ndarray`. If both are `False`, a list of tensors is returned.
             device (`str` or `torch.device`, *optional*):
-                Where to encode. The model moves there, and stays.
+                The device to encode on. The model is moved there.
             tokenizer ([`PreTrainedTokenizerFast`], *optional*):
-                By default that of the checkpoint the model was loaded from.
+                The tokenizer. Defaults to the one of the checkpoint that the model was loaded from.
 
         Returns:
-            `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`, or `(sentence_size,)` for a `str`.
+            `np.ndarray` or `torch.Tensor` of shape `(sentences, sentence_size)`: The vectors in the order of the
+            sentences, or one vector of shape `(sentence_size,)` for a `str`.
+
+        Example:
+
+        ```python
+        >>> from hf_vg import SelfAttnGroundedEncoderConfig, SelfAttnGroundedEncoderModel, train_word_tokenizer
+
+        >>> tokenizer = train_word_tokenizer(["a red circle", "a blue square"])
+        >>> model = SelfAttnGroundedEncoderModel(
+        ...     SelfAttnGroundedEncoderConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16)
+        ... )
+        >>> model.encode(["a red circle", "a square"], tokenizer=tokenizer).shape
+        (2, 32)
+        ```
         """
-        model: Any = self  # the model that this is mixed into
+        model: Any = self
         if device is not None:
             model.to(device)
         batch = [sentences] if isinstance(sentences, str) else list(sentences)
@@ -98,7 +123,7 @@ class SentenceEncodingMixin:
             if not sentence.isascii() and any("\ud800" <= char <= "\udfff" for char in sentence):
                 raise ValueError(f"Sentence {index} holds half of a surrogate pair: {sentence!a:.80}.")
         ids = (tokenizer or self._checkpoint_tokenizer())(batch, truncation=True)["input_ids"] if batch else []
-        # The longest come first: if memory does not suffice, it shows at once.
+        # Sorted by length to reduce padding, longest first: if memory runs out, it does so at once.
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         vectors = torch.empty(len(ids), model.config.sentence_size, dtype=model.dtype, device=model.device)
         starts = range(0, len(order), batch_size)
@@ -127,10 +152,10 @@ class SentenceEncodingMixin:
             checkpoint = self.name_or_path  # type: ignore[attr-defined]
             if not checkpoint:
                 raise ValueError(
-                    "This model was not loaded from a checkpoint, so its tokenizer is not known: give `encode` a "
-                    "`tokenizer`."
+                    "This model was not loaded from a checkpoint, so its tokenizer is not known. Pass a `tokenizer` "
+                    "to `encode`."
                 )
-            # Not by the Auto class, which would ask once more whether the checkpoint's code is trusted.
+            # `AutoTokenizer` would ask for `trust_remote_code` again.
             self._tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
         return self._tokenizer
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""LSTMs over sentences of different lengths, for SelfAttnGroundedEncoder: a plain one, and one that trains faster."""
+"""LSTMs over sentences of different lengths: a plain one, and one that trains faster on a CPU."""
 
 from typing import Any
 
@@ -23,15 +23,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
     """
-    The recurrent part of an LSTM over packed sequences, from the inputs' share of the gates to the states.
+    The recurrent part of an LSTM over packed sequences. Its input is the part of the gates that comes from the words.
 
-    `nn.LSTM` on a CPU adds to the gradient of its weights after every step, which is bound by memory. Here the
-    gradients of all steps' gates are kept, and multiplied with all states at the end.
+    On a CPU, `nn.LSTM` updates the weight gradients after every step, which is bound by memory. This function keeps
+    the gate gradients of all steps and computes the weight gradients in one matmul at the end.
     """
 
     @staticmethod
     def forward(ctx: Any, projected: Any, weight: Any, hidden: Any, cell: Any, batch_sizes: Any) -> Any:
-        gates = torch.empty_like(projected)  # (steps, 4 H), after their non-linearities
+        gates = torch.empty_like(projected)  # (steps, 4 H), after the nonlinearities
         hiddens, cells = (projected.new_empty(len(projected), weight.shape[1]) for _ in range(2))
         first_hidden, first_cell = hidden, cell
         start = 0
@@ -55,7 +55,7 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
         weight, first_hidden, first_cell, gates, hiddens, cells = ctx.saved_tensors
         d_gates = torch.empty_like(gates)
         d_hidden, d_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
-        before = torch.empty_like(hiddens)  # the state that each step began with
+        before = torch.empty_like(hiddens)  # the state before each step
         end = len(gates)
         for index in reversed(range(len(ctx.batch_sizes))):
             size = ctx.batch_sizes[index]
@@ -69,7 +69,7 @@ class SelfAttnGroundedEncoderRecurrence(torch.autograd.Function):
             enter, forget, candidate, leave = gates[rows].chunk(4, dim=1)
             d_enter, d_forget, d_candidate, d_leave = d_gates[rows].chunk(4, dim=1)
             squashed = cells[rows].tanh()
-            # Sequences that end before this step have no gradients yet.
+            # Sequences that end before this step contribute no gradients yet.
             dh, dc = d_hidden[:size].add_(d_hiddens[rows]), d_cell[:size]
             torch.mul(dh, squashed, out=d_leave).mul_(leave).mul_(1 - leave)
             dc.addcmul_(dh.mul_(leave), 1 - squashed.square_())
@@ -90,25 +90,26 @@ def run_lstm(
     state: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Runs an LSTM of one layer on sequences that are padded on the right.
+    Runs a one-layer LSTM on sequences that are padded on the right.
 
     Args:
         lstm (`nn.LSTM`):
-            With `batch_first=True`, of one direction or two.
+            An LSTM with `batch_first=True`, of one direction or two.
         inputs (`torch.Tensor` of shape `(batch_size, length, input_size)`):
-            Input of each step.
+            The input of each step.
         lengths (`torch.Tensor` of shape `(batch_size,)`):
-            Of the sequences. A sequence of none is run for one step, and its states are to be masked.
+            The length of each sequence. An empty sequence is run for one step, and the caller must mask its states.
         constant (`torch.Tensor` of shape `(batch_size, constant_size)`, *optional*):
-            Input of every step of a sequence, after `inputs`.
+            A vector that is appended to the input of every step.
         state (`tuple` of two `torch.Tensor` of shape `(batch_size, hidden_size)`, *optional*):
-            The first state of an LSTM of one direction. By default zeros.
+            The initial state of an LSTM of one direction. Defaults to zeros.
 
     Returns:
-        `tuple` of all states, `(batch_size, length, directions * hidden_size)` with zeros after a sequence's end, and
-        of the states at the sequences' own ends, `(directions, batch_size, hidden_size)`.
+        `tuple[torch.Tensor, torch.Tensor]`: All states of shape `(batch_size, length, directions * hidden_size)`, with
+        zeros after the end of a sequence, and the last state of each sequence, of shape
+        `(directions, batch_size, hidden_size)`.
     """
-    dtype = lstm.get_parameter("weight_ih_l0").dtype  # under autocast the inputs may be of another
+    dtype = lstm.get_parameter("weight_ih_l0").dtype  # under autocast, the inputs may have another dtype
     lengths = lengths.clamp(min=1)
     inputs, constant = inputs.to(dtype), None if constant is None else constant.to(dtype)
     if state is None:
@@ -116,14 +117,14 @@ def run_lstm(
     state = [part.to(dtype) for part in state]
     trains = inputs.device.type == "cpu" and torch.is_grad_enabled() and not torch.compiler.is_compiling()
     run = train_lstm if trains else plain_lstm
-    # Not every CPU has a recurrent kernel for the half precision that autocast would ask for.
+    # Not every CPU has an LSTM kernel for the half precision of autocast.
     device = inputs.device.type
     with torch.autocast(device, enabled=torch.is_autocast_enabled(device) and device != "cpu"):
         return run(lstm, inputs, lengths, constant, state)
 
 
 def directions(lstm: nn.LSTM) -> list[list[torch.Tensor]]:
-    """The weights of each direction, as `torch.lstm` takes them."""
+    """Returns the weights of each direction, in the order of `torch.lstm`."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     suffixes = ("", "_reverse")[: 1 + lstm.bidirectional]
     return [[getattr(lstm, f"{name}_l0{suffix}") for name in names] for suffix in suffixes]
@@ -132,7 +133,7 @@ def directions(lstm: nn.LSTM) -> list[list[torch.Tensor]]:
 def plain_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, constant: Any, state: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One direction after the other. The backward one reads each sequence from its own end."""
+    """Runs one direction after the other. The backward direction starts at the end of each sequence."""
     if constant is not None:
         inputs = torch.cat([inputs, constant.unsqueeze(1).expand(-1, inputs.shape[1], -1)], dim=-1)
     lengths = lengths.to(inputs.device).unsqueeze(1)
@@ -148,19 +149,19 @@ def plain_lstm(
     return torch.cat(states, dim=-1) * (places < lengths).unsqueeze(-1), torch.stack(finals)
 
 
-# A training step of Att. CAP2ALL is 1.5x as fast as with `plain_lstm`: benchmarks/grounded_encoder.py with
-# --batch_size 32, on one thread.
+# A training step of Att. CAP2ALL is 1.5x faster than with `plain_lstm`
+# (benchmarks/grounded_encoder.py --batch_size 32, one thread).
 def train_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, constant: Any, state: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `plain_lstm`, with the gradients of [`SelfAttnGroundedEncoderRecurrence`], and no step spent on padding."""
+    """`plain_lstm` with the faster gradients of [`SelfAttnGroundedEncoderRecurrence`], and no steps on padding."""
     lengths = lengths.cpu()
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     batch_sizes = packed.batch_sizes.tolist()
     by_length = packed.sorted_indices  # the sequences, longest first
     first = [part.index_select(0, by_length) for part in state]
 
-    # Each row's place in its sequence, and the row of that sequence's other end.
+    # The position of each row in its sequence, and the row at the mirrored position.
     steps = torch.arange(len(batch_sizes)).repeat_interleave(packed.batch_sizes)
     sequences = torch.cat([torch.arange(size) for size in batch_sizes])
     starts = packed.batch_sizes.cumsum(0) - packed.batch_sizes
@@ -171,7 +172,7 @@ def train_lstm(
     states, finals = [], []
     for reverse, (weight_ih, weight_hh, bias_ih, bias_hh) in enumerate(directions(lstm)):
         projected = nn.functional.linear(packed.data, weight_ih[:, : packed.data.shape[1]], bias_ih + bias_hh)
-        if constant is not None:  # once per sequence, and not at each of its steps
+        if constant is not None:  # computed once per sequence, not at every step
             shared = nn.functional.linear(constant.index_select(0, by_length), weight_ih[:, packed.data.shape[1] :])
             projected = projected + shared.index_select(0, sequences)
         if reverse:

@@ -33,11 +33,11 @@ from .kernels_self_attn_grounded_encoder import run_lstm
 
 
 def log_sum_exp_loss(similarity: torch.Tensor, same_image: torch.Tensor, negatives: str) -> torch.Tensor:
-    """Equation 1. `similarity[i, j]` is that of sentence i and image j, `same_image` is true where these belong."""
+    """Equation 1. `similarity[i, j]` compares sentence i and image j. `same_image` is `True` for matching pairs."""
     positive = similarity.diagonal()
-    least = torch.finfo(similarity.dtype).min  # -inf would make NaN gradients where a batch has no negative at all
+    least = torch.finfo(similarity.dtype).min  # -inf would give NaN gradients for a batch without negatives
     if negatives == "global":
-        # The sum over all pairs of a positive and a negative is a product of two sums.
+        # The sum over all combinations of a positive and a negative is a product of two sums.
         negative = similarity.masked_fill(same_image, least)
         return nn.functional.softplus(negative.flatten().logsumexp(0) + (-positive).logsumexp(0))
     from_sentence = (similarity - positive.unsqueeze(1)).masked_fill(same_image, least)
@@ -47,13 +47,13 @@ def log_sum_exp_loss(similarity: torch.Tensor, same_image: torch.Tensor, negativ
 
 
 def margin_loss(similarity: torch.Tensor, same_image: torch.Tensor, margin: float) -> torch.Tensor:
-    """Hinge on each other image of the batch, summed for each sentence, averaged over sentences."""
+    """A hinge for each other image of the batch: summed for each sentence, averaged over sentences."""
     violation = (margin - similarity.diagonal().unsqueeze(1) + similarity).clamp(min=0)
     return violation.masked_fill(same_image, 0).sum() / similarity.shape[0]
 
 
 class SelfAttnGroundedEncoderAttention(nn.Module):
-    """A = softmax over words of W_a2 tanh(W_a1 h_t), for `num_attention_rows` distributions."""
+    """A = softmax over words of W_a2 tanh(W_a1 h_t), with `num_attention_rows` rows."""
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
         super().__init__()
@@ -64,14 +64,14 @@ class SelfAttnGroundedEncoderAttention(nn.Module):
     def forward(self, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.score(torch.tanh(self.hidden(states))).transpose(1, 2).float()  # (B, n_a, T)
         scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
-        # A sentence without words has no weights, and not equal ones.
+        # A sentence without words has zero weights.
         weights = (scores.softmax(dim=-1) * mask.unsqueeze(1)).to(states.dtype)
         rows = torch.bmm(weights, states)  # C, (B, n_a, d_h)
         return rows.max(dim=1).values, weights
 
 
 class SelfAttnGroundedEncoderImageHead(nn.Module):
-    """psi: from the sentence vector to that of the image."""
+    """psi, which predicts the image vector from the sentence vector."""
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
         super().__init__()
@@ -87,7 +87,7 @@ class SelfAttnGroundedEncoderImageHead(nn.Module):
 
 
 class SelfAttnGroundedEncoderDecoder(nn.Module):
-    """An LSTM that writes a caption from the sentence vector: its first state, and a part of each of its inputs."""
+    """An LSTM that writes a caption. The sentence vector gives its initial state and is part of every input."""
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
         super().__init__()
@@ -95,12 +95,14 @@ class SelfAttnGroundedEncoderDecoder(nn.Module):
         self.lstm = nn.LSTM(config.embedding_size + config.sentence_size, config.hidden_size, batch_first=True)
 
     def forward(self, embeddings: torch.Tensor, sentence: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """P(y_t | y_<t, h) is the softmax of what `lm_head` makes of state t."""
+        """Returns the states. P(y_t | y_<t, h) is the softmax of `lm_head(state_t)`."""
         state = self.init_state(sentence).chunk(2, dim=-1)
         return run_lstm(self.lstm, embeddings, lengths, constant=sentence, state=state)[0]
 
 
 class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedModelMixin, PreTrainedModel):
+    """Base class of the sentence encoders: weight initialization, loading, saving and `encode`."""
+
     config: SelfAttnGroundedEncoderConfig
     auto_map = {
         "AutoConfig": "configuration_self_attn_grounded_encoder.SelfAttnGroundedEncoderConfig",
@@ -115,7 +117,7 @@ class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedMod
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Recurrent weights are orthogonal, all others Xavier, each gate by itself; biases are zero."""
+        """Recurrent weights are orthogonal, other weights Xavier-uniform, each gate on its own. Biases are zero."""
         super()._init_weights(module)
         if isinstance(module, nn.LSTM):
             for name, parameter in module.named_parameters():
@@ -128,14 +130,14 @@ class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedMod
             init.xavier_uniform_(module.weight)
 
     def requested_outputs(self, kwargs: dict) -> tuple[bool, bool]:
-        """Whether the caller, or else the config, asks for hidden states and for attentions."""
+        """Returns whether the caller (or by default the config) asks for hidden states, and for attentions."""
         states, attentions = (
             getattr(self.config, name) if kwargs.get(name) is None else kwargs[name]
             for name in ("output_hidden_states", "output_attentions")
         )
         if attentions and not self.config.use_attention:
             raise ValueError(
-                "`output_attentions` needs self-attention, and this encoder has none (`use_attention=False`)."
+                "`output_attentions` needs self-attention, but this encoder has none (`use_attention=False`)."
             )
         return bool(states), bool(attentions)
 
@@ -144,14 +146,14 @@ class SelfAttnGroundedEncoderPreTrainedModel(SentenceEncodingMixin, PublishedMod
 class SelfAttnGroundedEncoderModelOutput(ModelOutput):
     r"""
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, length, state_size)`):
-        h_t of each word, zeros after a sentence's end.
+        h_t of each word, with zeros after the end of a sentence.
     pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
         The sentence vector h. It is zero for a sentence without words.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
         The word embeddings, and h_t.
     attentions (`tuple(torch.FloatTensor)`, *optional*, returned when `output_attentions=True`):
-        A, one tensor of shape `(batch_size, num_attention_rows, length)`: how much each attention row looks at each
-        word. Rows sum to 1, and to 0 for a sentence without words.
+        One tensor A of shape `(batch_size, num_attention_rows, length)`: the weight of each word in each attention
+        row. Rows sum to 1, or to 0 for a sentence without words.
     """
 
     last_hidden_state: torch.Tensor | None = None
@@ -164,23 +166,23 @@ class SelfAttnGroundedEncoderModelOutput(ModelOutput):
 class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The sum of the parts that the objective has, and `attention_penalty * loss_attention`.
+        `loss_caption` and `loss_grounding` (those that the objective has), plus `attention_penalty * loss_attention`.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        L_C, the negative log likelihood of the other caption: summed over its words, averaged over captions.
+        L_C, the negative log likelihood of the other caption: summed over words, averaged over captions.
     loss_grounding (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        L_VG of the global batch, that of all processes.
+        L_VG of the global batch, which is the batch of all processes together.
     loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
         ||A A^T - I||^2, averaged over sentences.
     logits (`torch.FloatTensor` of shape `(batch_size, length, vocab_size)`, *optional*):
-        Scores of the next word of the other caption. `None` in training, where only the loss is wanted.
+        Scores of the next word of the other caption. `None` in training mode, where only the loss is computed.
     image_embeds (`torch.FloatTensor` of shape `(batch_size, feature_size)`, *optional*):
-        psi(h), the image's vector as predicted from the sentence.
+        psi(h), the image vector predicted from the sentence.
     pooler_output (`torch.FloatTensor` of shape `(batch_size, sentence_size)`):
         The sentence vector h.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
         The word embeddings, and h_t.
     attentions (`tuple(torch.FloatTensor)`, *optional*, returned when `output_attentions=True`):
-        A, one tensor of shape `(batch_size, num_attention_rows, length)`.
+        One tensor A of shape `(batch_size, num_attention_rows, length)`.
     """
 
     loss: torch.Tensor | None = None
@@ -195,9 +197,29 @@ class SelfAttnGroundedEncoderForPreTrainingOutput(ModelOutput):
 
 
 class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
-    """The sentence encoder: a bidirectional LSTM, and self-attention over its states."""
+    r"""
+    The sentence encoder: a bidirectional LSTM with self-attention over its states. `encode` turns sentences into
+    vectors.
 
-    # A checkpoint of the whole model, of which this is a part, holds what it predicts from a sentence too.
+    Args:
+        config ([`SelfAttnGroundedEncoderConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import SelfAttnGroundedEncoderConfig, SelfAttnGroundedEncoderModel
+
+    >>> config = SelfAttnGroundedEncoderConfig(vocab_size=20, embedding_size=8, hidden_size=16, num_attention_rows=4)
+    >>> model = SelfAttnGroundedEncoderModel(config)
+    >>> outputs = model(torch.tensor([[5, 6, 7, 0]]), output_attentions=True)
+    >>> outputs.pooler_output.shape, outputs.attentions[0].shape
+    (torch.Size([1, 32]), torch.Size([1, 4, 4]))
+    ```
+    """
+
+    # You can load the encoder from a checkpoint of the whole model, which has these weights too.
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\.", r"^image_head\.", r"^image_encoder\."]
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
@@ -215,8 +237,18 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> SelfAttnGroundedEncoderModelOutput:
         r"""
-        attention_mask (`torch.Tensor` of shape `(batch_size, length)`, *optional*):
-            1 for the tokens of a sentence, 0 for the padding after it. By default all that is not the padding token.
+        Encodes sentences.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, length)`):
+                Sentences that end with the end token, padded on the right.
+            attention_mask (`torch.Tensor` of shape `(batch_size, length)`, *optional*):
+                1 for tokens, 0 for padding. By default, all tokens except the padding token count.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`SelfAttnGroundedEncoderModelOutput`]: `pooler_output` holds the sentence vectors.
         """
         if attention_mask is None:
             attention_mask = input_ids != self.config.pad_token_id
@@ -224,11 +256,11 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
         lengths = mask.sum(dim=1)
         is_padded_on_the_right = torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(1)
         if not torch.compiler.is_compiling() and not torch.equal(mask, is_padded_on_the_right):
-            raise ValueError("`attention_mask` must be ones and then zeros in each row: pad sentences on the right.")
+            raise ValueError("Each row of `attention_mask` must be ones and then zeros: pad sentences on the right.")
         wants_states, wants_attentions = self.requested_outputs(kwargs)
 
         embeddings = self.embed_tokens(input_ids)  # (B, T, E)
-        # The backward direction starts at a sentence's last word, and the forward one ends there.
+        # Padding is skipped: the forward direction ends at the last word, and the backward direction starts there.
         states, final = run_lstm(self.lstm, embeddings, lengths)  # (B, T, 2 d), (2, B, d)
         states = states * mask.unsqueeze(-1)
         if self.config.state_merge == "max":
@@ -247,10 +279,31 @@ class SelfAttnGroundedEncoderModel(SelfAttnGroundedEncoderPreTrainedModel):
 
 
 class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedModel):
-    """The sentence encoder, with what it predicts from a caption: another caption, the image, or both."""
+    r"""
+    The sentence encoder with its training heads. From a caption it predicts another caption of the same image, the
+    image, or both (`config.objective`).
+
+    Args:
+        config ([`SelfAttnGroundedEncoderConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import SelfAttnGroundedEncoderConfig, SelfAttnGroundedEncoderForPreTraining
+
+    >>> config = SelfAttnGroundedEncoderConfig(vocab_size=20, embedding_size=8, hidden_size=16, feature_size=6)
+    >>> model = SelfAttnGroundedEncoderForPreTraining(config)
+    >>> input_ids = torch.tensor([[5, 6, 7, 0], [8, 9, 4, 0]])
+    >>> outputs = model(input_ids, labels=input_ids.flip(0), image_features=torch.rand(2, 6))
+    >>> bool(outputs.loss == outputs.loss_caption + outputs.loss_grounding)
+    True
+    ```
+    """
 
     _no_split_modules = ["SelfAttnGroundedEncoderModel", "SelfAttnGroundedEncoderDecoder"]
-    # The loss is a mean over captions, so that Trainer's mean over accumulated batches is right as it is.
+    # The loss is a mean over captions, so Trainer's mean over accumulated batches is already correct.
     accepts_loss_kwargs = False
 
     def __init__(self, config: SelfAttnGroundedEncoderConfig):
@@ -276,14 +329,28 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         **kwargs: Unpack[TransformersKwargs],
     ) -> SelfAttnGroundedEncoderForPreTrainingOutput:
         r"""
-        labels (`torch.LongTensor` of shape `(batch_size, length)`, *optional*):
-            Another caption of the image, ending with the end token, padded with -100. For `"cap2cap"` and
-            `"cap2all"`.
-        image_features (`torch.FloatTensor` of shape `(batch_size, feature_size)`, *optional*):
-            The image's vector, computed before, instead of `pixel_values`. For `"cap2img"` and `"cap2all"`.
-        image_ids (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Which image a caption belongs to, over all processes: captions of one image are no negatives of each
-            other. By default each row is an image of its own.
+        Encodes captions, and computes the losses of the objective if you pass its targets.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, length)`):
+                Captions that end with the end token, padded on the right.
+            attention_mask (`torch.Tensor` of shape `(batch_size, length)`, *optional*):
+                1 for tokens, 0 for padding. By default, all tokens except the padding token count.
+            labels (`torch.LongTensor` of shape `(batch_size, length)`, *optional*):
+                Another caption of the same image. It ends with the end token and is padded with -100. Needed for
+                `"cap2cap"` and `"cap2all"`.
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, channels, height, width)`, *optional*):
+                The images, from the image processor. For `"cap2img"` and `"cap2all"`.
+            image_features (`torch.FloatTensor` of shape `(batch_size, feature_size)`, *optional*):
+                Precomputed image vectors, instead of `pixel_values`.
+            image_ids (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                The image of each caption, unique over all processes. Captions of the same image are not used as
+                negatives of each other. By default, each row is a different image.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`SelfAttnGroundedEncoderForPreTrainingOutput`]: The losses, and `pooler_output`, the sentence vectors.
         """
         wants_states, wants_attentions = self.requested_outputs(kwargs)
         is_penalised = self.config.use_attention and self.config.attention_penalty > 0
@@ -307,7 +374,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
             missing = "`labels`" if "loss_caption" not in losses else "`pixel_values` or `image_features`"
             raise ValueError(f"The objective {self.config.objective!r} needs {missing} too.")
         if losses:
-            losses["loss"] = sum(losses.values())  # type: ignore[assignment]  # there is one at least
+            losses["loss"] = sum(losses.values())  # type: ignore[assignment]  # there is at least one
             if is_penalised:
                 losses["loss_attention"] = self.attention_loss(outputs.attentions[0])
                 losses["loss"] = losses["loss"] + self.config.attention_penalty * losses["loss_attention"]
@@ -321,12 +388,13 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
         )
 
     def caption_loss(self, sentence: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """L_C, and the logits unless the model is in training mode."""
         is_word = labels != -100
         lengths = is_word.sum(dim=1)
         inputs = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         inputs[:, 1:] = labels[:, :-1].clamp(min=0)
         states = self.decoder(self.model.embed_tokens(inputs), sentence, lengths)
-        # Padding is left out before the vocabulary projection, the widest of the model.
+        # Drop padding before the vocabulary projection, the widest layer of the model.
         logits = None if self.training else self.lm_head(states)
         word_logits = self.lm_head(states[is_word]) if logits is None else logits[is_word]
         summed = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="sum")
@@ -335,6 +403,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
     def grounding_loss(
         self, predicted: torch.Tensor, images: torch.Tensor, image_ids: torch.Tensor | None
     ) -> torch.Tensor:
+        """L_VG, with the sentences and images of all processes."""
         predicted = gather_rows(nn.functional.normalize(predicted.float(), dim=-1))
         images = gather_rows(nn.functional.normalize(images.float(), dim=-1))
         if image_ids is None:
@@ -349,6 +418,7 @@ class SelfAttnGroundedEncoderForPreTraining(SelfAttnGroundedEncoderPreTrainedMod
 
     @staticmethod
     def attention_loss(attentions: torch.Tensor) -> torch.Tensor:
+        """||A A^T - I||^2, averaged over sentences."""
         weights = attentions.float()
         overlap = torch.bmm(weights, weights.transpose(1, 2))
         return (overlap - torch.eye(overlap.shape[1], device=overlap.device)).square().sum() / len(overlap)

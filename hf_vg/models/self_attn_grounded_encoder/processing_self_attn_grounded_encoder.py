@@ -21,7 +21,29 @@ from ..processing import ImageAndTextProcessor, PaddedTextKwargs
 
 
 class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
-    __doc__ = ImageAndTextProcessor.__doc__
+    r"""
+    Prepares sentences, target captions and images for a [`SelfAttnGroundedEncoderForPreTraining`].
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            Turns images into `pixel_values`.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Turns sentences into `input_ids` and `attention_mask`, and target captions into `labels`. You can train one
+            with [`hf_vg.train_word_tokenizer`].
+
+    Example:
+
+    ```python
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import SelfAttnGroundedEncoderProcessor, train_word_tokenizer
+
+    >>> tokenizer = train_word_tokenizer(["a red circle", "a round red thing"])
+    >>> processor = SelfAttnGroundedEncoderProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> inputs = processor(text=["a red circle"], text_target=["a round red thing"], return_tensors="pt")
+    >>> {name: list(tensor.shape) for name, tensor in inputs.items()}
+    {'input_ids': [1, 4], 'attention_mask': [1, 4], 'labels': [1, 5]}
+    ```
+    """
 
     def __call__(
         self,
@@ -31,21 +53,24 @@ class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
         **kwargs: Unpack[PaddedTextKwargs],
     ) -> BatchFeature:
         r"""
-        Makes `pixel_values` from `images`, `input_ids` and `attention_mask` from the sentences in `text`, and
-        `labels`, padded with -100, from those in `text_target`. Sentences are cut to the tokenizer's
-        `model_max_length` with the end token kept.
+        Turns images into `pixel_values`, sentences into `input_ids` and `attention_mask`, and target captions into
+        `labels`, padded with -100.
+
+        Sentences longer than the tokenizer's `model_max_length` are truncated, but keep their end token.
 
         Args:
             images (`PIL.Image.Image`, `np.ndarray`, `torch.Tensor` or a list of them, *optional*):
                 The images.
-            text (`str` or `list[str]`, *optional*), text_target (`str` or `list[str]`, *optional*):
-                Sentences to encode, and those to predict from them.
+            text (`str` or `list[str]`, *optional*):
+                The sentences to encode.
+            text_target (`str` or `list[str]`, *optional*):
+                The captions to predict from them.
             kwargs (*optional*):
                 Arguments of the tokenizer and of the image processor, such as `padding`, `max_length`, `size` and
-                `return_tensors`; or `text_kwargs` and `images_kwargs` that hold them.
+                `return_tensors`. You can also group them in `text_kwargs` and `images_kwargs`.
 
         Returns:
-            [`BatchFeature`]: What the model is called with.
+            [`BatchFeature`]: The inputs of the model.
         """
         if text_target is None:
             return super().__call__(images, text, **kwargs)
@@ -56,6 +81,7 @@ class SelfAttnGroundedEncoderProcessor(ImageAndTextProcessor):
 
     @property
     def model_input_names(self) -> list[str]:
+        """Names of the model inputs that this processor makes."""
         return [*super().model_input_names, "labels"]
 
 

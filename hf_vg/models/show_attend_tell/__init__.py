@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""Show, Attend and Tell (Xu et al., 2015): a captioner that shows where it looks for each word."""
 
 from .configuration_show_attend_tell import *
 from .modeling_show_attend_tell import *

@@ -39,70 +39,90 @@ class ShowAttendTellConfig(VisionConfigMixin, PreTrainedConfig):
 
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*, defaults to VGG-19):
-            The convolutional network whose last feature map is attended to. `None` makes a model without a network,
-            which takes `image_features` only.
+            Config of the backbone. The model attends to its last feature map. With `None`, the model has no backbone
+            and takes `image_features`.
         freeze_backbone (`bool`, *optional*, defaults to `True`):
-            Whether the network stays as it was pretrained, as in the paper.
+            Whether to keep the pretrained weights of the backbone, as in the paper.
         feature_size (`int`, *optional*, defaults to 512):
             D, the number of channels of the feature map.
         vocab_size (`int`, *optional*, defaults to 10000):
-            Number of words, special tokens included.
+            Number of words, including the special tokens.
         embedding_size (`int`, *optional*, defaults to 512):
-            m, the width of word embeddings and of the deep output layer.
+            m, the width of the word embeddings and of the deep output layer.
         hidden_size (`int`, *optional*, defaults to 1800):
             n, the width of the LSTM.
         attention_size (`int`, *optional*, defaults to `feature_size`):
-            Width of the attention network's hidden layer.
+            Width of the hidden layer of the attention network.
         num_attention_layers (`int`, *optional*, defaults to 2):
-            Layers that map a location's feature to the attention network. The first is linear, the others tanh.
+            Number of layers from the features to the attention network. The first is linear, the others use tanh.
         num_init_layers (`int`, *optional*, defaults to 2):
-            Layers that map the mean feature to the first LSTM state. All but the last are ReLU layers.
+            Number of layers from the mean feature to the initial LSTM state. All but the last use ReLU.
         attention_type (`str`, *optional*, defaults to `"soft"`):
-            `"soft"`, the expected context of section 4.2, or `"hard"`, a sampled location of section 4.1.
+            `"soft"` uses the expected context of section 4.2. `"hard"` samples a location, as in section 4.1.
         hard_decoding (`str`, *optional*, defaults to `"expected"`):
-            What a hard model sees when it is not trained: the `"expected"` context, as in the authors' code, that of
-            the most probable location (`"argmax"`), or that of a sampled one (`"sample"`).
+            The context of a hard model outside training: the `"expected"` context (as in the authors' code), the
+            feature of the most probable location (`"argmax"`), or of a sampled location (`"sample"`).
         semi_sampling_probability (`float`, *optional*, defaults to 0.5):
-            How often a training batch of a hard model samples locations; the other batches see the expected context.
+            The probability that a training batch of a hard model samples locations. Other batches use the expected
+            context.
         reinforce_weight (`float`, *optional*, defaults to 0.1):
-            lambda_r of the hard gradient. Its reward is the mean negative log likelihood of a caption's words, and the
-            term is summed over the batch, both as in the authors' code.
+            lambda_r of the hard gradient. As in the authors' code, the reward is the mean negative log likelihood of
+            the words of a caption, and the term is summed over the batch.
         entropy_weight (`float`, *optional*, defaults to 0.002):
             lambda_e of the hard gradient, summed over the batch as in the authors' code.
         baseline_decay (`float`, *optional*, defaults to 0.9):
             Decay of the moving average of rewards that the hard gradient subtracts.
         attention_temperature (`float`, *optional*, defaults to 1.0):
-            Multiplies the attention's scores before the softmax, so a larger one makes it sharper.
+            Factor on the attention scores before the softmax. A larger value makes attention sharper.
         attention_sees_word (`bool`, *optional*, defaults to `False`):
-            Whether attention depends on the previous word too: u . tanh(key_i + W h_{t-1} + V E y_{t-1}). In the paper
-            it depends on h_{t-1} alone, which was computed before that word was chosen.
+            Whether attention also depends on the previous word: u . tanh(key_i + W h_{t-1} + V E y_{t-1}). In the
+            paper it only depends on h_{t-1}, which is computed before that word is chosen.
+            Factor on the attention scores before the softmax. A larger value makes attention sharper.
         context_gate (`str`, *optional*, defaults to `"scalar"`):
-            The gate beta_t on the context (section 4.2.1): `"scalar"`, one number a step as in the paper, `"vector"`,
-            one a channel, or `"none"`.
+            The gate beta_t on the context (section 4.2.1): one number per step (`"scalar"`, as in the paper), one
+            number per channel (`"vector"`), or no gate (`"none"`).
         deep_output_activation (`str`, *optional*, defaults to `"tanh"`):
-            `"tanh"` as in the authors' code or `"linear"` as equation 7 is printed.
+            `"tanh"` as in the authors' code, or `"linear"` as in equation 7.
         output_from_embedding (`bool`, *optional*, defaults to `True`):
             Whether the previous word feeds the deep output layer (E y of equation 7).
         output_from_context (`bool`, *optional*, defaults to `True`):
             Whether the context feeds the deep output layer (L_z z of equation 7).
         attention_penalty (`float`, *optional*, defaults to 1.0):
             lambda of the doubly stochastic term (equation 14), summed over locations. For soft attention only: in the
-            authors' code the hard gradient takes its place.
+            authors' code, hard attention does not have this term.
         dropout (`float`, *optional*, defaults to 0.5):
-            Dropout on the hidden initialisation layers, on h_t before the output and on the deep output layer.
+            Dropout on the hidden initialization layers, on h_t before the output and on the deep output layer.
         embedding_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on word embeddings; none in the paper.
+            Dropout on word embeddings. The paper uses none.
         feature_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on the channels of features, each dropped at all locations of an image; none in the paper. It
-            keeps photos from being learnt by heart where they are few.
+            Dropout on feature channels: a channel is dropped at all locations of an image. It reduces overfitting on
+            few photos. The paper uses none.
         initializer_range (`float`, *optional*, defaults to 0.01):
-            Standard deviation of the weights that are not square. Square ones are orthogonal.
+            Standard deviation of initial weights. Square matrices are orthogonal instead.
         use_cache (`bool`, *optional*, defaults to `True`):
-            Whether the model returns its recurrent state, from which `generate` continues.
+            Whether the model returns its recurrent state. `generate` needs it for the next word.
+        is_encoder_decoder (`bool`, *optional*, defaults to `True`):
+            Always `True`: `generate` encodes the image once.
         bos_token_id (`int`, *optional*, defaults to 0):
-            Given to `generate` like any other special token. Captions begin with `decoder_start_token_id`.
+            Not used. Captions begin with `decoder_start_token_id`.
+        eos_token_id (`int`, *optional*, defaults to 0):
+            The token that ends a caption.
+        unk_token_id (`int`, *optional*, defaults to 1):
+            The token for words that are not in the vocabulary. It is never generated.
+        pad_token_id (`int`, *optional*, defaults to 2):
+            The padding token.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
-            Holds the place of the first input, which is a vector of zeros and not an embedding.
+            Placeholder for the first input, which is a vector of zeros and not an embedding.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import ShowAttendTellConfig
+
+    >>> config = ShowAttendTellConfig(vocab_size=5000, attention_type="hard")
+    >>> config.hidden_size, config.attention_size
+    (1800, 512)
+    ```
     """
 
     model_type = "show_attend_tell"

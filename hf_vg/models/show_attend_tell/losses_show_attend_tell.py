@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What ShowAttendTell is trained for: likely captions, and attention as section 4.1 or 4.2 of the paper asks for."""
+"""The losses of ShowAttendTell: the likelihood of captions, and the attention terms of sections 4.1 and 4.2."""
 
 import torch
 from torch import nn
@@ -31,30 +31,33 @@ def captioning_losses(
     update_baseline: bool = False,
 ) -> dict[str, torch.Tensor]:
     r"""
-    The loss and its parts.
+    Computes the loss and its parts.
 
     Args:
         config ([`ShowAttendTellConfig`]):
-            The kind of attention and the weights of the parts.
+            The type of attention and the weights of the parts.
         word_logits (`torch.Tensor` of shape `(words, vocab_size)`):
-            Logits of the words of `labels`, without padding.
+            The logits of the words in `labels`, without padding.
         labels (`torch.LongTensor` of shape `(captions, length)`):
             Captions, padded with -100.
         attention (`torch.Tensor` of shape `(captions, length, locations)`):
-            alpha.
+            The attention weights alpha.
         caption_weights (`torch.Tensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-            What each caption counts.
+            The weight of each caption.
         num_items_in_batch (`torch.Tensor`, *optional*):
-            The captions of all batches whose gradients are summed, of which this batch is a share.
+            The number of captions in all batches whose gradients are accumulated.
         locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
-            The locations that hard attention has drawn.
+            The locations that hard attention sampled.
         baseline (`torch.Tensor`, *optional*):
             The moving average of rewards of hard attention.
         update_baseline (`bool`, *optional*, defaults to `False`):
-            Whether these captions move it.
+            Whether to update the baseline with these captions.
+
+    Returns:
+        `dict[str, torch.Tensor]`: `loss` and its parts, with the names of [`ShowAttendTellCaptionerOutput`].
     """
     is_word = labels != -100
-    is_caption = is_word.any(dim=-1)  # images of a batch need not have equally many captions
+    is_caption = is_word.any(dim=-1)  # images can have different numbers of captions
     num_captions = is_caption.sum().clamp(min=1)
     share = 1 if num_items_in_batch is None else num_captions / num_items_in_batch
     word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
@@ -64,7 +67,7 @@ def captioning_losses(
         weighted = word_losses * caption_weights.unsqueeze(1).expand_as(labels)[is_word]
     losses = {"loss_caption": weighted.sum() / num_captions}
 
-    # Equation 14: every location is looked at about once in a caption.
+    # Equation 14: the attention to each location should sum to 1 over a caption.
     attention = attention * is_word.unsqueeze(-1)
     uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
     losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
@@ -74,8 +77,8 @@ def captioning_losses(
 
     losses["loss_attention"] = losses["loss_attention"].detach()
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    # These terms are sums over the global batch, and DDP takes the mean over processes. Trainer makes up for that
-    # itself where a loss is its batch's share of a whole.
+    # These terms are sums over the global batch, but DDP averages over processes. If `num_items_in_batch` is given,
+    # Trainer already corrects for that.
     processes = torch.distributed.get_world_size() if distributed and num_items_in_batch is None else 1
     word_losses = word_losses.detach()
     reinforce, entropy = hard_attention_terms(attention, locations, word_losses, is_word, baseline, caption_weights)
@@ -83,7 +86,7 @@ def captioning_losses(
         total = torch.stack([word_losses.sum(), is_word.sum().to(word_losses.dtype)])
         if distributed:
             torch.distributed.all_reduce(total)
-        # After use, and from the words of all processes, so that it is the same everywhere.
+        # Updated after use, with the words of all processes, so the baseline is the same on each.
         baseline.lerp_((total[0] / total[1].clamp(min=1)).to(baseline), 1 - config.baseline_decay)
     losses["loss_reinforce"] = processes * config.reinforce_weight * reinforce
     losses["loss_entropy"] = processes * config.entropy_weight * entropy
@@ -99,7 +102,7 @@ def hard_attention_terms(
     baseline: torch.Tensor,
     caption_weights: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Terms whose gradient is that of equation 11, with the reward, baseline and sums of the authors' code."""
+    """The REINFORCE and entropy terms of equation 11, with the reward, baseline and sums of the authors' code."""
     log_attention = torch.log(attention.float() + 1e-8)
     entropy = (attention * log_attention).sum()
     if locations is None:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the parts of ShowAttendTell return, and the recurrent state between two words."""
+"""The outputs of ShowAttendTell, and its recurrent state."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqL
 
 @dataclass
 class ShowAttendTellState:
-    """The recurrent state, standing where `generate` keeps its key-value cache. A forward pass makes a new one."""
+    """The recurrent state. `generate` uses it in place of a key-value cache. Each forward pass returns a new one."""
 
     hidden: torch.Tensor  # h_t, (N, n)
     memory: torch.Tensor  # c_t, (N, n)
@@ -48,7 +48,7 @@ torch.export.register_dataclass(ShowAttendTellState)
 
 
 def is_asked_for(name: str, kwargs: dict[str, Any], config: PreTrainedConfig) -> bool:
-    """Whether `output_attentions` or `output_hidden_states` is wanted, by argument or else by config."""
+    """Returns whether the caller (or by default the config) asks for an output, such as `output_attentions`."""
     value = kwargs.get(name)
     return getattr(config, name) if value is None else value
 
@@ -56,10 +56,12 @@ def is_asked_for(name: str, kwargs: dict[str, Any], config: PreTrainedConfig) ->
 @dataclass
 class ShowAttendTellEncoderOutput(BaseModelOutput):
     r"""
-    attention_keys (`torch.FloatTensor` of shape `(batch_size, locations, attention_size)`):
-        The features as the attention network sees them.
+    last_hidden_state (`torch.FloatTensor` of shape `(images, locations, feature_size)`):
+        The features.
+    attention_keys (`torch.FloatTensor` of shape `(images, locations, attention_size)`):
+        The features after the layers of the attention network that do not depend on the decoder.
     key_factors (`torch.FloatTensor` of the same shape, *optional*):
-        Made of the keys once per image where this makes decoding faster.
+        Computed from the keys once per image, if this makes decoding faster.
     """
 
     attention_keys: torch.Tensor | None = None
@@ -74,15 +76,15 @@ class ShowAttendTellModelOutput(ModelOutput):
     contexts (`torch.FloatTensor` of shape `(captions, length, feature_size)`):
         The gated context z_t of each step.
     embeddings (`torch.FloatTensor` of shape `(captions, length, embedding_size)`):
-        E y_{t-1} of each step; zeros at the first.
+        E y_{t-1} of each step, with zeros for the first step.
     past_key_values (`ShowAttendTellState`):
-        The LSTM's state after the last step.
+        The state of the LSTM after the last step.
     cross_attentions (`tuple(torch.FloatTensor)` of one tensor of shape `(captions, 1, length, locations)`):
         alpha_t of each step.
     locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
-        The one location looked at in each step, where hard attention chose one.
+        The location of each step, if hard attention chose one.
     encoder_last_hidden_state (`torch.FloatTensor` of shape `(images, locations, feature_size)`):
-        The features attended to.
+        The features.
     decoder_hidden_states, encoder_hidden_states (`tuple(torch.FloatTensor)` of one tensor, *optional*):
         With `output_hidden_states=True`: `last_hidden_state` and `encoder_last_hidden_state`.
     """
@@ -102,19 +104,20 @@ class ShowAttendTellModelOutput(ModelOutput):
 class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        With soft attention `loss_caption + attention_penalty * loss_attention`, with hard attention
-        `loss_caption + loss_reinforce + loss_entropy`.
+        `loss_caption + attention_penalty * loss_attention` for soft attention, and
+        `loss_caption + loss_reinforce + loss_entropy` for hard attention.
     logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
-        Scores of the next word. `None` if the model is in training mode, is given `labels` and is not asked for
-        attentions: then only the loss is computed, without the padding.
+        Scores of the next word. `None` if the model is in training mode, gets `labels` and is not asked for
+        attentions: then it only computes the loss, without padding.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Negative log likelihood of a caption: summed over its words, averaged over captions.
+        Negative log likelihood of captions: summed over words, averaged over captions.
     loss_attention (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The doubly stochastic term of equation 14 for a caption: sum over locations of (1 - sum over time)^2.
+        The doubly stochastic term of equation 14: the sum over locations of (1 - sum over time)^2, averaged over
+        captions.
     loss_reinforce (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        The term whose gradient is the REINFORCE estimate of hard attention; its value means nothing by itself.
+        The term whose gradient is the REINFORCE estimate of hard attention. Its value has no meaning by itself.
     loss_entropy (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Minus the weighted entropy of the locations of hard attention.
+        The negative weighted entropy of the attention of a hard model.
     """
 
     loss_caption: torch.Tensor | None = None

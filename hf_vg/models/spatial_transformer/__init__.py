@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""The image-to-text Transformer with spatial self-attention (Springenberg et al., 2018)."""
 
 from .configuration_spatial_transformer import *
 from .modeling_spatial_transformer import *

@@ -11,7 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Equations 1 to 4 of SpatialTransformerCaptioner: attention, feed-forward blocks, and the layers made of them."""
+"""The layers of SpatialTransformerCaptioner: positions, attention, feed-forward blocks (equations 1 to 4)."""
+
+import math
 
 import torch
 from torch import nn
@@ -23,8 +25,32 @@ from ..attention import eager_attention_forward, needs_eager_attention
 from .configuration_spatial_transformer import SpatialTransformerCaptionerConfig
 
 
+def sinusoids(positions: torch.Tensor, size: int) -> torch.Tensor:
+    """Positional encodings of Vaswani et al. (2017). Positions of any shape `(...)` give encodings `(..., size)`."""
+    frequencies = torch.exp(torch.arange(0, size, 2, device=positions.device) * (-math.log(10000.0) / size))
+    angles = positions.unsqueeze(-1) * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def location_encodings(image_features: torch.Tensor, config: SpatialTransformerCaptionerConfig) -> torch.Tensor:
+    """Returns positional encodings of the locations, of shape `(locations, hidden_size)`."""
+    grid, device, size = image_features.shape[1:-1], image_features.device, config.hidden_size
+    if config.positional_encoding == "1d":
+        return sinusoids(torch.arange(math.prod(grid), device=device), size)
+    if len(grid) == 1:
+        side = math.isqrt(grid[0])
+        if side**2 != grid[0]:
+            raise ValueError(
+                f'`positional_encoding="2d"` needs a map, but `image_features` have {grid[0]} locations, which is '
+                f"not a square. Pass them as (batch, height, width, {config.feature_size})."
+            )
+        grid = (side, side)
+    rows, columns = (sinusoids(torch.arange(length, device=device), size // 2) for length in grid)
+    return torch.cat([rows.repeat_interleave(grid[1], dim=0), columns.repeat(grid[0], 1)], dim=-1)
+
+
 class SpatialTransformerCaptionerAttention(nn.Module):
-    """Equations 1-3, without the projections of queries, keys and values."""
+    """Equations 1 to 3, without the projections to queries, keys and values."""
 
     def __init__(self, config: SpatialTransformerCaptionerConfig, is_causal: bool = False):
         super().__init__()
@@ -35,7 +61,7 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
     def split_heads(self, projected: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-        """`(batch, length, count * hidden_size)` to `count` tensors of shape `(batch, heads, length, head_dim)`."""
+        """Splits `(batch, length, count * hidden_size)` into `count` tensors `(batch, heads, length, head_dim)`."""
         return projected.unflatten(-1, (count, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
 
     def attend(
@@ -46,8 +72,8 @@ class SpatialTransformerCaptionerAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         output_attentions: bool | None = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # d_len is one number for each attention of the model. Words have a constant of the config, so that it depends
-        # neither on the padding of a batch nor on how far decoding has come.
+        # d_len of the decoder's self-attention is a constant of the config. So it does not depend on the padding of a
+        # batch or on the number of words generated so far.
         length = self.config.max_target_length if self.is_causal else key.shape[2]
         squared_tau = self.head_dim + (length if self.config.scaling == "length" else 0)
         dropout = self.dropout.p if self.training else 0.0
@@ -60,13 +86,15 @@ class SpatialTransformerCaptionerAttention(nn.Module):
 
 
 class SpatialTransformerCaptionerSelfAttention(SpatialTransformerCaptionerAttention):
+    """Self-attention among the locations of the image (encoder), or among the words of a caption (decoder)."""
+
     def __init__(
         self, config: SpatialTransformerCaptionerConfig, is_causal: bool = False, layer_idx: int | None = None
     ):
         super().__init__(config, is_causal)
         self.layer_idx = layer_idx
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.qkv_proj.num_matrices = 3  # type: ignore[assignment]  # torch types all attributes as modules
+        self.qkv_proj.num_matrices = 3  # type: ignore[assignment]  # torch types module attributes as modules
 
     def forward(
         self,
@@ -83,7 +111,7 @@ class SpatialTransformerCaptionerSelfAttention(SpatialTransformerCaptionerAttent
 
 
 class SpatialTransformerCaptionerCrossAttention(SpatialTransformerCaptionerAttention):
-    """Attention of words to locations. Captions, or beams, of one image share its keys and values."""
+    """Attention of words to locations. All captions (or beams) of an image share its keys and values."""
 
     def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
         super().__init__(config)
@@ -109,9 +137,9 @@ class SpatialTransformerCaptionerCrossAttention(SpatialTransformerCaptionerAtten
                 past_key_values.is_updated[self.layer_idx] = True
         words, captions = hidden_states, hidden_states.shape[0] // key.shape[0]
         if not output_attentions:
-            # Nothing here depends on a word's place, so all words of an image's captions are one row of queries.
+            # The order of words does not matter here, so all captions of an image form one sequence of queries.
             words = hidden_states.reshape(key.shape[0], -1, hidden_states.shape[-1])  # (B, K * T, D)
-        elif captions > 1:  # the weights that are returned are the ones that are used, one row for each caption
+        elif captions > 1:  # return the weights that were used, with one row per caption
             key, value = (tensor.repeat_interleave(captions, dim=0) for tensor in (key, value))
         (query,) = self.split_heads(self.q_proj(words), 1)
         context, weights = self.attend(query, key, value, output_attentions=output_attentions)
@@ -131,6 +159,8 @@ class SpatialTransformerCaptionerFeedForward(nn.Module):
 
 
 class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
+    """Self-attention among locations and a feed-forward block, each with a residual connection and LayerNorm."""
+
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config)
@@ -145,6 +175,8 @@ class SpatialTransformerCaptionerEncoderLayer(GradientCheckpointingLayer):
 
 
 class SpatialTransformerCaptionerDecoderLayer(GradientCheckpointingLayer):
+    """Self-attention, attention to the image and a feed-forward block, with residual connections and LayerNorm."""
+
     def __init__(self, config: SpatialTransformerCaptionerConfig, layer_idx: int):
         super().__init__()
         self.self_attention = SpatialTransformerCaptionerSelfAttention(config, is_causal=True, layer_idx=layer_idx)
@@ -164,7 +196,7 @@ class SpatialTransformerCaptionerDecoderLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         attended, _ = self.self_attention(hidden_states, attention_mask, past_key_values, output_attentions)
         hidden_states = self.self_attention_norm(hidden_states + attended)
-        # The paper's residual is the values' input, which has a row for each location; words have the queries'.
+        # The paper adds the input of the values, which has one row per location. Words need the input of the queries.
         attended, _ = self.cross_attention(hidden_states, encoder_hidden_states, past_key_values, output_attentions)
         hidden_states = self.cross_attention_norm(hidden_states + attended)
         return self.feed_forward_norm(hidden_states + self.feed_forward(hidden_states))

@@ -11,10 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch SpatialTransformerCaptioner model: a Transformer from the locations of an image to words of a caption."""
+"""PyTorch SpatialTransformerCaptioner model: a Transformer from the locations of an image to a caption."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
 from transformers.processing_utils import Unpack
@@ -42,39 +40,15 @@ from .layers_spatial_transformer import (
     SpatialTransformerCaptionerDecoderLayer,
     SpatialTransformerCaptionerEncoderLayer,
     SpatialTransformerCaptionerSelfAttention,
+    location_encodings,
+    sinusoids,
 )
-
-
-def sinusoids(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """Positional encodings of Vaswani et al. (2017), of shape `(..., size)` for positions of any shape."""
-    frequencies = torch.exp(torch.arange(0, size, 2, device=positions.device) * (-math.log(10000.0) / size))
-    angles = positions.unsqueeze(-1) * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-
-
-class SpatialTransformerCaptionerCache(EncoderDecoderCache):
-    """Keys and values of words and of locations, layer by layer. `torch.export` knows it, as inputs and outputs."""
-
-
-def flatten_cache(cache: SpatialTransformerCaptionerCache) -> tuple[list[tuple], None]:
-    """Every layer's keys and values of words, and keys and values of locations."""
-    layers = zip(cache.self_attention_cache, cache.cross_attention_cache, strict=True)
-    return [(*words[:2], *locations[:2]) for words, locations in layers], None
-
-
-torch.utils._pytree.register_pytree_node(
-    SpatialTransformerCaptionerCache,
-    flatten_cache,
-    lambda layers, _: SpatialTransformerCaptionerCache(layers),
-    serialized_type_name="SpatialTransformerCaptionerCache",
-    flatten_with_keys_fn=lambda cache: (
-        [(torch.utils._pytree.SequenceKey(i), layer) for i, layer in enumerate(flatten_cache(cache)[0])],
-        None,
-    ),
-)
+from .outputs_spatial_transformer import SpatialTransformerCaptionerCache, SpatialTransformerCaptionerOutput
 
 
 class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+    """Base class of the SpatialTransformerCaptioner models: weight initialization, loading and saving."""
+
     config: SpatialTransformerCaptionerConfig
     auto_map = {
         "AutoConfig": "configuration_spatial_transformer.SpatialTransformerCaptionerConfig",
@@ -96,34 +70,20 @@ class SpatialTransformerCaptionerPreTrainedModel(PublishedModelMixin, PreTrained
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As in the original Transformer: Glorot-uniform matrices, and embeddings that begin with unit variance."""
+        """As in the original Transformer: Glorot-uniform matrices, and embeddings with unit variance."""
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
-            # Projections that are computed together are initialised as the separate matrices that they are.
+            # A layer that computes several projections at once is initialized like separate matrices.
             fan_out = module.out_features // getattr(module, "num_matrices", 1)
             bound = math.sqrt(6 / (module.in_features + fan_out))
             init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, nn.Embedding):
-            # There they begin with variance 1/d and are multiplied by sqrt(d); here only with `scale_embedding`.
+            # The original embeddings have variance 1/d and are multiplied by sqrt(d): here with `scale_embedding`.
             init.normal_(module.weight, std=self.config.hidden_size**-0.5 if self.config.scale_embedding else 1.0)
 
 
-@dataclass
-class SpatialTransformerCaptionerOutput(Seq2SeqLMOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        `loss_caption`; given `num_items_in_batch`, the sum over tokens divided by that number instead.
-    logits (`torch.FloatTensor` of shape `(captions, length, vocab_size)`, *optional*):
-        Scores of the next word. `None` in training, where only the loss is wanted.
-    loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Negative log likelihood of a token, averaged over the tokens of the batch.
-    """
-
-    loss_caption: torch.Tensor | None = None
-
-
 class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedModel):
-    """Feature map of the image, and self-attention among its locations."""
+    """The encoder: the feature map of the image, and self-attention among its locations."""
 
     _can_record_outputs = {
         "hidden_states": SpatialTransformerCaptionerEncoderLayer,
@@ -149,47 +109,28 @@ class SpatialTransformerCaptionerEncoder(SpatialTransformerCaptionerPreTrainedMo
         image_features: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        r"""
-        image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
-            Features computed before, instead of `pixel_values`. `(images, height, width, feature_size)` is taken too.
-        """
+        """Encodes images. See [`SpatialTransformerCaptionerModel.forward`] for the arguments."""
         return self.encode(self.image_encoder(pixel_values, image_features), **kwargs, return_dict=True)
 
-    # Apart from `forward`, as a backbone captures outputs of its own.
+    # Not part of `forward`: the backbone captures its own outputs.
     @capture_outputs
     def encode(self, image_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
-        positions = self.positions(image_features)
+        positions = location_encodings(image_features, self.config)
         hidden_states = image_features.flatten(1, -2).to(self.dtype)  # (B, L, C)
         if self.projection is not None:
             hidden_states = self.projection(hidden_states)
         hidden_states = self.dropout(hidden_states + positions.to(hidden_states.dtype))
         if self.is_gradient_checkpointing and self.training and not hidden_states.requires_grad:
-            # Reentrant checkpointing finds no gradient for a layer whose input has none, as of a frozen backbone.
+            # Reentrant checkpointing needs an input that requires gradients. Features of a frozen backbone do not.
             hidden_states.requires_grad_(torch.is_grad_enabled())
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         for layer in self.layers:
             hidden_states = layer(hidden_states, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
-    def positions(self, image_features: torch.Tensor) -> torch.Tensor:
-        """Positional encodings of the locations, of shape `(locations, hidden_size)`."""
-        grid, device, size = image_features.shape[1:-1], image_features.device, self.config.hidden_size
-        if self.config.positional_encoding == "1d":
-            return sinusoids(torch.arange(math.prod(grid), device=device), size)
-        if len(grid) == 1:
-            side = math.isqrt(grid[0])
-            if side**2 != grid[0]:
-                raise ValueError(
-                    f"`image_features` of {grid[0]} locations are no square map: give them as (batch, height, width, "
-                    f'{self.config.feature_size}) for `positional_encoding="2d"`.'
-                )
-            grid = (side, side)
-        rows, columns = (sinusoids(torch.arange(length, device=device), size // 2) for length in grid)
-        return torch.cat([rows.repeat_interleave(grid[1], dim=0), columns.repeat(grid[0], 1)], dim=-1)
-
 
 class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedModel):
-    """Words that attend to the words before them, and to the encoded image."""
+    """The decoder: each word attends to the words before it and to the encoded image."""
 
     _can_record_outputs = {
         "hidden_states": SpatialTransformerCaptionerDecoderLayer,
@@ -230,9 +171,9 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
         hidden_states = self.embed_tokens(input_ids) * self.embedding_scale
         seen_tokens = past_key_values.get_seq_length() if past_key_values is not None else 0
         positions = torch.arange(input_ids.shape[1], device=input_ids.device) + seen_tokens
-        if attention_mask is not None and attention_mask.dim() == 2:  # padding before a caption is no position
+        if attention_mask is not None and attention_mask.dim() == 2:  # padding on the left has no position
             positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
-        # Padding follows a caption's end, so that the causal mask alone hides it from the caption's words.
+        # Padding on the right needs no mask: the causal mask already hides it.
         attention_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=hidden_states,
@@ -256,7 +197,26 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
 
 
 class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedModel):
-    """The encoder and the decoder, without the layer that chooses words."""
+    r"""
+    The encoder and the decoder, without the output layer over words.
+
+    Args:
+        config ([`SpatialTransformerCaptionerConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import SpatialTransformerCaptionerConfig, SpatialTransformerCaptionerModel
+
+    >>> sizes = dict(vocab_size=20, hidden_size=16, num_attention_heads=2, intermediate_size=32)
+    >>> config = SpatialTransformerCaptionerConfig(backbone_config=None, feature_size=8, **sizes)
+    >>> model = SpatialTransformerCaptionerModel(config)
+    >>> model(image_features=torch.rand(2, 9, 8), decoder_input_ids=torch.zeros(2, 5).long()).last_hidden_state.shape
+    torch.Size([2, 5, 16])
+    ```
+    """
 
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__(config)
@@ -283,12 +243,32 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         r"""
-        image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
-            Features computed before, instead of `pixel_values`. `(images, height, width, feature_size)` is taken too,
-            and needed for `positional_encoding="2d"` where the map is not square.
-        decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
-            The caption so far, from the start token on. The number of captions is a multiple K of the number of
-            images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its keys and values.
+        Encodes images, and runs the decoder on captions.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`. They may also have the shape
+                `(images, height, width, feature_size)`, which `positional_encoding="2d"` needs for maps that are not
+                square.
+            decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+                The start token and the words so far. With K captions per image, rows `b * K` to `b * K + K - 1`
+                belong to image `b` and share its keys and values. Defaults to the start token.
+            decoder_attention_mask (`torch.Tensor` of shape `(captions, length)`, *optional*):
+                0 for padding on the left of a caption. Padding on the right needs no mask.
+            encoder_outputs (`BaseModelOutput`, *optional*):
+                The output of the encoder, instead of `pixel_values` and `image_features`.
+            past_key_values (`EncoderDecoderCache`, *optional*):
+                The cache of the words before `decoder_input_ids`.
+            use_cache (`bool`, *optional*):
+                Whether to return a cache. Defaults to `config.use_cache`.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`~transformers.modeling_outputs.Seq2SeqModelOutput`]: `last_hidden_state` of shape
+            `(captions, length, hidden_size)`, and `cross_attentions` (word to location) if you ask for attentions.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(pixel_values, image_features, **kwargs, return_dict=True)
@@ -323,7 +303,26 @@ class SpatialTransformerCaptionerModel(SpatialTransformerCaptionerPreTrainedMode
 class SpatialTransformerCaptionerForConditionalGeneration(
     SpatialTransformerCaptionerPreTrainedModel, CaptionGenerationMixin
 ):
-    """The image-to-text Transformer with spatial self-attention, an image captioner."""
+    r"""
+    The image-to-text Transformer with spatial self-attention (Springenberg et al., 2018), an image captioner.
+
+    Args:
+        config ([`SpatialTransformerCaptionerConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import SpatialTransformerCaptionerConfig, SpatialTransformerCaptionerForConditionalGeneration
+
+    >>> sizes = dict(vocab_size=20, hidden_size=16, num_attention_heads=2, intermediate_size=32)
+    >>> config = SpatialTransformerCaptionerConfig(backbone_config=None, feature_size=8, **sizes)
+    >>> model = SpatialTransformerCaptionerForConditionalGeneration(config).eval()
+    >>> model.generate(image_features=torch.rand(2, 9, 8), num_beams=3, max_new_tokens=4).shape[0]
+    2
+    ```
+    """
 
     def __init__(self, config: SpatialTransformerCaptionerConfig):
         super().__init__(config)
@@ -351,11 +350,32 @@ class SpatialTransformerCaptionerForConditionalGeneration(
         **kwargs: Unpack[TransformersKwargs],
     ) -> SpatialTransformerCaptionerOutput:
         r"""
-        labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
-            Captions that end with the end token, padded with -100; a row of -100 alone is no caption.
-            `decoder_input_ids` are made from them.
-        caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-            What the log likelihood of each caption counts. Below zero, it is made less likely.
+        Computes the scores of the next words, and the loss if you pass `labels`.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`: see [`SpatialTransformerCaptionerModel.forward`].
+            labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
+                Captions that end with the end token, padded with -100. Rows that are all -100 are skipped.
+            caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
+                The weight of each caption in the loss. A negative weight makes a caption less likely.
+            decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+                The start token and the words so far. Made from `labels` by default.
+            decoder_attention_mask (`torch.Tensor` of shape `(captions, length)`, *optional*):
+                0 for padding on the left of a caption. Padding on the right needs no mask.
+            encoder_outputs (`BaseModelOutput`, *optional*):
+                The output of the encoder, instead of `pixel_values` and `image_features`.
+            past_key_values (`EncoderDecoderCache`, *optional*):
+                The cache of the words before `decoder_input_ids`.
+            use_cache (`bool`, *optional*):
+                Whether to return a cache. Defaults to `config.use_cache`, and to `False` with `labels`.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`SpatialTransformerCaptionerOutput`]: The loss and the logits.
         """
         if labels is not None:
             use_cache = False
@@ -383,8 +403,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             if caption_weights is not None:
                 weights = caption_weights.view(-1, 1).expand_as(labels)
             if only_loss and not torch.compiler.is_compiling():
-                # Padding is left out before the vocabulary projection, the widest of the model. Compiled code is
-                # faster with shapes that stay.
+                # Drop padding before the vocabulary projection, the widest layer. Compiled code needs fixed shapes.
                 hidden_states, labels = hidden_states[is_word], labels[is_word]
                 weights = None if weights is None else weights[is_word]
         logits = self.lm_head(hidden_states)
@@ -394,7 +413,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             )
             summed = (word_losses if weights is None else word_losses * weights.flatten()).sum()
             loss_caption = summed / num_words
-            # Trainer gives the tokens of all batches whose gradients it adds up, on all devices.
+            # Trainer passes the number of tokens in all batches and devices whose gradients are accumulated.
             num_items_in_batch = kwargs.get("num_items_in_batch")
             loss = loss_caption if num_items_in_batch is None else summed / num_items_in_batch
 
@@ -412,7 +431,7 @@ class SpatialTransformerCaptionerForConditionalGeneration(
         )
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
-        # Beams change places within their image only, and share its keys and values.
+        # Beams of the same image share its keys and values, so only the words' cache is reordered.
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 

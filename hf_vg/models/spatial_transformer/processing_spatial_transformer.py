@@ -17,7 +17,30 @@ from ..processing import CaptionProcessor
 
 
 class SpatialTransformerCaptionerProcessor(CaptionProcessor):
-    __doc__ = CaptionProcessor.__doc__
+    r"""
+    Prepares images and captions for a [`SpatialTransformerCaptionerForConditionalGeneration`].
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            Turns images into `pixel_values`.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Turns captions into `labels` and `decoder_input_ids`. You can train one with
+            [`hf_vg.train_word_tokenizer`].
+
+    Example:
+
+    ```python
+    >>> from PIL import Image
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import SpatialTransformerCaptionerProcessor, train_word_tokenizer
+
+    >>> tokenizer = train_word_tokenizer(["a red circle", "a blue square"])
+    >>> processor = SpatialTransformerCaptionerProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> inputs = processor(images=Image.new("RGB", (64, 48)), text="a red circle", return_tensors="pt")
+    >>> {name: list(tensor.shape) for name, tensor in inputs.items()}
+    {'pixel_values': [1, 3, 224, 224], 'decoder_input_ids': [1, 4], 'labels': [1, 4]}
+    ```
+    """
 
 
 __all__ = ["SpatialTransformerCaptionerProcessor"]

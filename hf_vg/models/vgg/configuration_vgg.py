@@ -31,9 +31,11 @@ VGG_DEPTHS = {
 
 def bounded_field(low: float, high: float) -> Callable:
     r"""
-    A field of a config that takes numbers from `low` to `high`, or lists of 1 to 1,024 such numbers. `None` passes,
-    NaN does not. A config is read from a file that may be damaged or hostile: sizes without a limit make the model
-    built from it hang or exhaust the memory.
+    Makes a config field that accepts numbers from `low` to `high`, or lists of 1 to 1,024 such numbers. `None` is
+    accepted, NaN is not.
+
+    `config.json` may be damaged or hostile. Without limits, a huge size would make the model hang or run out of
+    memory.
 
     Args:
         low (`float`):
@@ -57,16 +59,19 @@ def bounded_field(low: float, high: float) -> Callable:
     return check
 
 
-width_field = bounded_field(1, 65_536)  # channels, hidden sizes and other widths of a tensor
+width_field = bounded_field(1, 65_536)  # channels, hidden sizes and other tensor widths
 layers_field = bounded_field(1, 1024)
 vocabulary_field = bounded_field(1, 16_777_216)
 probability_field = bounded_field(0, 1)
-weight_field = bounded_field(0, 1_000_000)  # of a part of the loss, and margins
-scale_field = bounded_field(1e-6, 1_000_000)  # temperatures and other factors that are never zero
+weight_field = bounded_field(0, 1_000_000)  # loss weights and margins
+scale_field = bounded_field(1e-6, 1_000_000)  # temperatures and other factors that must not be zero
 
 
 def check_num_labels(fields: dict[str, Any]) -> None:
-    """transformers makes a name for each label as it reads `num_labels`, which takes minutes for millions."""
+    """
+    Raises a `ValueError` if `num_labels` is not an integer from 0 to 65,536. transformers makes a name for each label,
+    which would take minutes for millions of labels.
+    """
     num_labels = fields.get("num_labels")
     if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= 65_536):
         raise ValueError(f"`num_labels` must be an integer from 0 to 65,536, got {num_labels!r}.")
@@ -75,27 +80,28 @@ def check_num_labels(fields: dict[str, Any]) -> None:
 @strict
 class VggConfig(BackboneConfigMixin, PreTrainedConfig):
     r"""
-    Configuration of a [`VggBackbone`] or a [`VggForImageClassification`]: [VGG](https://huggingface.co/papers/1409.1556).
-    The defaults are the convolutions of VGG-19; `VGG_DEPTHS` holds the `depths` of the four published networks.
+    Configuration of [`VggBackbone`] and [`VggForImageClassification`]: [VGG](https://huggingface.co/papers/1409.1556).
+    The defaults are the convolutions of VGG-19. `VGG_DEPTHS` holds the `depths` of the four published networks.
 
     Args:
         num_channels (`int`, *optional*, defaults to 3):
             Number of channels of the image.
         depths (`list[int]`, *optional*, defaults to `[2, 2, 4, 4, 4]`):
-            Number of 3x3 convolutions in each stage. A 2x2 max-pool stands between one stage and the next.
+            Number of 3x3 convolutions in each stage. There is a 2x2 max-pool between two stages.
         hidden_sizes (`list[int]`, *optional*, defaults to `[64, 128, 256, 512, 512]`):
             Number of channels of each stage.
         use_batch_norm (`bool`, *optional*, defaults to `False`):
-            Whether each convolution is followed by batch normalization (torchvision's `vgg*_bn`).
+            Whether each convolution is followed by batch normalization, as in torchvision's `vgg*_bn`.
         fc_size (`int`, *optional*):
-            Width of the fully connected layers fc6 and fc7: 4,096 in the published networks. `None` is for the
-            convolutions alone.
+            Width of the fully connected layers fc6 and fc7, which is 4,096 in the published networks. With `None` the
+            network has convolutions only.
         out_features (`list[str]`, *optional*, defaults to the last stage):
-            Stages to return, among `"stage1"`, `"stage2"`, ... in that order. The map of a stage is taken after its
-            last ReLU and before the pool that follows: at 224 pixels `"stage5"` of VGG-19 is 512x14x14. With
-            `fc_size` also `"fc6"` and `"fc7"`, after their ReLU, as maps of one location: 4096x1x1.
+            The stages to return: `"stage1"`, `"stage2"`, ..., in this order. A stage's feature map is taken after its
+            last ReLU and before the next pool: `"stage5"` of VGG-19 is 512x14x14 for an image of 224x224. If `fc_size`
+            is set, you can also choose `"fc6"` and `"fc7"`, after their ReLU. They are maps with one location:
+            4096x1x1.
         out_indices (`list[int]`, *optional*, defaults to the last stage):
-            The same choice by position. VGG has no stem, so index 0 is `"stage1"` and -1 is the last one.
+            The same choice by position. VGG has no stem, so index 0 is `"stage1"`, and -1 is the last stage.
 
     Example:
 
@@ -130,14 +136,17 @@ class VggConfig(BackboneConfigMixin, PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Without `fc_size` if it is `None`, as version 0.1 wrote it: the names of feature caches depend on it."""
+        """
+        Returns the config as a `dict`, without `fc_size` if it is `None`. Version 0.1 wrote it this way, and the names
+        of feature caches depend on it.
+        """
         fields = super().to_dict()
         if fields.get("fc_size", 0) is None:
             del fields["fc_size"]
         return fields
 
     def validate_stages(self) -> None:
-        """Part of `@strict`-powered validation: every stage has a depth and a width."""
+        """Part of `@strict`-powered validation: every stage needs a depth and a width."""
         if len(self.depths) != len(self.hidden_sizes):
             raise ValueError(
                 f"`depths` and `hidden_sizes` must have one value per stage, got depths={self.depths} and "

@@ -29,20 +29,20 @@ from ..publishing import PublishedModelMixin
 from .configuration_vgg import VggConfig
 
 
-POOLED_SIZE = 7  # locations per side that fc6 takes
-DROPOUT = 0.5  # of torchvision's classifier: after fc6 and after fc7
+POOLED_SIZE = 7  # fc6 takes a map of 7 x 7 locations
+DROPOUT = 0.5  # after fc6 and after fc7, as in torchvision's classifier
 
 
 class VggConvLayer(nn.Module):
-    """A 3x3 convolution that keeps the image size, batch normalization where the variant has it, ReLU."""
+    """A 3x3 convolution that keeps the image size, optional batch normalization, and a ReLU."""
 
     def __init__(self, config: VggConfig, in_channels: int, out_channels: int):
         super().__init__()
-        # torchvision keeps the bias under batch normalization too, and its weights carry one.
+        # torchvision's weights have this bias with batch normalization too.
         self.convolution = nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1)
-        # CODEPATH: torchvision's vgg*_bn normalize, its vgg11, 13, 16 and 19 do not.
+        # CODEPATH: torchvision's vgg*_bn have batch normalization, its vgg11, 13, 16 and 19 do not.
         self.normalization = nn.BatchNorm2d(out_channels) if config.use_batch_norm else nn.Identity()
-        # In place, so that the large early maps are not held twice.
+        # In place, to keep only one copy of the large early maps.
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -53,8 +53,8 @@ class VggConvLayer(nn.Module):
 
 class VggStage(nn.Module):
     """
-    The convolutions of one image size. The max-pool opens the stage that needs the smaller map rather than closing the
-    one before, so a stage's output is the map ahead of its pool and the last pool does not exist.
+    The convolutions of one image size. The max-pool is the first layer of a stage and not the last layer of the stage
+    before. So a stage returns the map before pooling, and the last stage has no pool.
     """
 
     def __init__(self, config: VggConfig, stage_idx: int):
@@ -75,7 +75,7 @@ class VggStage(nn.Module):
 
 
 class VggFullyConnected(nn.Module):
-    """One of fc6 and fc7: a linear layer over the whole map, ReLU. Its output is a map of one location."""
+    """fc6 or fc7: a linear layer over the whole map, and a ReLU. The output is a map with one location."""
 
     def __init__(self, config: VggConfig, in_features: int):
         super().__init__()
@@ -88,6 +88,8 @@ class VggFullyConnected(nn.Module):
 
 
 class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+    """Base class of the VGG models: weight initialization, loading and saving."""
+
     config: VggConfig
     auto_map = {
         "AutoConfig": "configuration_vgg.VggConfig",
@@ -99,7 +101,7 @@ class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image",)
     _no_split_modules = ["VggConvLayer"]
-    # VGG has no attention, so a model around it may use any implementation.
+    # VGG has no attention, so a model with this backbone can use any implementation.
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -117,13 +119,28 @@ class VggPreTrainedModel(PublishedModelMixin, PreTrainedModel):
 
 
 class VggBackbone(BackboneMixin, VggPreTrainedModel):
-    """
-    The convolutions of VGG as a backbone: `feature_maps` holds the map of each stage named by `config.out_features`.
-    It has fc6 and fc7 only if `config.out_features` ends with one of them.
+    r"""
+    VGG as a backbone: `feature_maps` holds one map per stage in `config.out_features`. The layers fc6 and fc7 exist
+    only if `config.out_features` ends with one of them.
+
+    Args:
+        config ([`VggConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import VggBackbone, VggConfig
+
+    >>> backbone = VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[8, 16], out_features=["stage1", "stage2"]))
+    >>> [list(feature_map.shape) for feature_map in backbone(torch.rand(1, 3, 32, 32)).feature_maps]
+    [[1, 8, 32, 32], [1, 16, 16, 16]]
+    ```
     """
 
     has_attentions = False
-    # A backbone may be loaded from the weights of a classifier.
+    # You can load a backbone from the weights of a classifier.
     _keys_to_ignore_on_load_unexpected = [r"^(vgg\.)?fc[67]\.", r"^classifier\."]
     _can_record_outputs = {"hidden_states": OutputRecorder(VggStage, capture_initial_hidden_state=False)}
 
@@ -131,11 +148,11 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
         super().__init__(config)
         self.num_features = [*config.hidden_sizes, *([] if config.fc_size is None else [config.fc_size] * 2)]
         self.stages = nn.ModuleList(VggStage(config, stage_idx) for stage_idx in range(len(config.depths)))
-        # fc6 alone has 103 million weights at the published width, which captioners do not need.
-        # CODEPATH: the published classifiers have both layers, networks of convolutions neither.
+        # Captioners do not need fc6, which alone has 103 million weights at the published width.
+        # CODEPATH: the published classifiers have both layers, convolutional backbones have neither.
         if config.out_features[-1] in ("fc6", "fc7"):
             self.last_pool = nn.MaxPool2d(kernel_size=2, stride=2)
-            # fc6 sees 7 x 7 locations whatever the size of the image, as in torchvision.
+            # fc6 gets 7 x 7 locations for any image size, as in torchvision.
             self.resize = nn.AdaptiveAvgPool2d(POOLED_SIZE)
             self.fc6 = VggFullyConnected(config, config.hidden_sizes[-1] * POOLED_SIZE**2)
             self.dropout = nn.Dropout(DROPOUT)
@@ -151,24 +168,27 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
     @capture_outputs(tie_last_hidden_states=False)
     def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
         r"""
+        Computes the feature maps of images.
+
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
-                Images, as torchvision's weights expect them: RGB in [0, 1], less ImageNet's mean, over its standard
-                deviation.
+                Images from the image processor. torchvision's weights expect RGB values from 0 to 1, normalized with
+                the mean and standard deviation of ImageNet.
+            kwargs (*optional*):
+                `output_hidden_states` and `return_dict`, as in other transformers models.
 
         Returns:
             [`~transformers.modeling_outputs.BackboneOutput`]: `feature_maps`, one per stage of `out_features`. With
-            `output_hidden_states=True` also `hidden_states`, one per stage of convolutions up to the last of
-            `out_features`, where the computation ends.
+            `output_hidden_states=True` also `hidden_states`, one per stage up to the last one in `out_features`.
         """
-        # Image processors give float32, and a checkpoint kept in half precision loads in half precision.
+        # Image processors return float32, but the weights may be in half precision.
         hidden_states = pixel_values.to(self.dtype)
 
-        # A parent model that checkpoints switches this on without asking `supports_gradient_checkpointing`.
+        # A parent model can switch on checkpointing without a look at `supports_gradient_checkpointing`.
         # CODEPATH: torchvision's vgg*_bn are never recomputed, see __init__.
         checkpointing = self.gradient_checkpointing and self.training and not self.config.use_batch_norm
         if checkpointing and torch.is_grad_enabled() and not hidden_states.requires_grad:
-            # With `use_reentrant=True` a stage whose input needs no gradient gives none to its weights.
+            # With `use_reentrant=True`, weights get gradients only if the input of their stage requires gradients.
             hidden_states = hidden_states.detach().requires_grad_()
 
         feature_maps = {}
@@ -191,12 +211,29 @@ class VggBackbone(BackboneMixin, VggPreTrainedModel):
 
 
 class VggForImageClassification(VggPreTrainedModel):
-    """VGG with its classifier: the convolutions, fc6, fc7 and a linear layer for the classes."""
+    r"""
+    VGG as an image classifier: the convolutions, fc6, fc7 and a linear layer over the classes.
+
+    Args:
+        config ([`VggConfig`]):
+            The configuration of the model. `fc_size` must be set.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import VggConfig, VggForImageClassification
+
+    >>> model = VggForImageClassification(VggConfig(depths=[1, 1], hidden_sizes=[8, 16], fc_size=32, num_labels=10))
+    >>> model(torch.rand(1, 3, 32, 32)).logits.shape
+    torch.Size([1, 10])
+    ```
+    """
 
     def __init__(self, config: VggConfig):
         super().__init__(config)
         if config.fc_size is None:
-            raise ValueError("`fc_size` is `None`: these are the convolutions alone, which classify nothing.")
+            raise ValueError("`fc_size` is `None`. A classifier needs the layers fc6 and fc7, so set their width.")
         backbone_config = copy.deepcopy(config)
         backbone_config.out_features = ["fc7"]
         self.vgg = VggBackbone(backbone_config)
@@ -211,15 +248,20 @@ class VggForImageClassification(VggPreTrainedModel):
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutputWithNoAttention:
         r"""
+        Classifies images, and computes the loss if you pass `labels`.
+
         Args:
             pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`):
-                Images, as [`VggBackbone`] takes them.
+                Images from the image processor. torchvision's weights expect RGB values from 0 to 1, normalized with
+                the mean and standard deviation of ImageNet.
             labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-                The class of each image, from 0 to `config.num_labels - 1`, for the loss.
+                The class of each image, from 0 to `config.num_labels - 1`.
+            kwargs (*optional*):
+                `output_hidden_states` and `return_dict`, as in other transformers models.
 
         Returns:
             [`~transformers.modeling_outputs.ImageClassifierOutputWithNoAttention`]: `logits` of shape
-            `(batch_size, num_labels)`, and `loss` if there are labels.
+            `(batch_size, num_labels)`, and `loss` if you passed labels.
         """
         outputs = self.vgg(pixel_values, **kwargs)
         fc7 = outputs.feature_maps[-1].flatten(1)  # (B, 4096)

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""A joint space of images and sentences, and a language model that decodes from it (Kiros et al., 2014)."""
 
 from .configuration_vse_scnlm import *
 from .modeling_scnlm import *

@@ -24,87 +24,107 @@ from ..configuration import VisionConfigMixin
 from ..vgg.configuration_vgg import bounded_field, probability_field, vocabulary_field, weight_field, width_field
 
 
-# The first tags of every inventory: what follows a caption's end, the end itself, and a tag training did not show.
+# The first tags of every inventory: padding, the end of a caption, and tags that do not occur in training.
 PAD_TAG, EOS_TAG, UNK_TAG = "<pad>", "<eos>", "<unk>"
 
-window_field = bounded_field(1, 1024)  # of words
-count_field = bounded_field(0, 1024)  # of tags
-table_field = bounded_field(0, 100_000_000)  # rows that are kept of the training captions
+window_field = bounded_field(1, 1024)  # numbers of words
+count_field = bounded_field(0, 1024)  # numbers of tags
+table_field = bounded_field(0, 100_000_000)  # table rows that come from the training captions
 
 
 @strict
 class VseScnlmConfig(VisionConfigMixin, PreTrainedConfig):
     r"""
-    Configuration of the joint space of images and sentences and of the structure-content language model (SC-NLM) that
-    decodes from it (Kiros et al., 2014). The defaults are the paper's; where it gives none, those of the authors' code
-    for the nearest model.
+    Configuration of the joint space of images and sentences, and of the structure-content language model (SC-NLM)
+    that decodes from it (Kiros et al., 2014). The defaults are those of the paper. If the paper does not give a value,
+    the default is that of the authors' code for the most similar model.
 
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*):
-            The convolutional network whose last feature map is averaged over its locations. By default there is none
-            and the model takes `image_features` only, as the paper's 4096 numbers come from a fully connected layer.
+            Config of the backbone. Its last feature map is averaged over locations. By default there is no backbone,
+            and the model takes `image_features`: the paper's 4096 features come from a fully connected layer.
         freeze_backbone (`bool`, *optional*, defaults to `True`):
-            Whether the network stays as it was pretrained, as in the paper.
+            Whether to keep the pretrained weights of the backbone, as in the paper.
         feature_size (`int`, *optional*, defaults to 4096):
             D, the number of features q of an image.
         normalize_features (`bool`, *optional*, defaults to `True`):
-            Whether q is scaled to unit length before the image map.
+            Whether q is scaled to unit length before the image projection.
         vocab_size (`int`, *optional*, defaults to 10000):
-            Number of words, special tokens included.
+            Number of words, including the special tokens.
         embedding_size (`int`, *optional*, defaults to 300):
-            Width of the sentence encoder's word embeddings.
+            Width of the word embeddings of the sentence encoder.
         hidden_size (`int`, *optional*, defaults to 1024):
             K, the dimension of the space.
         sentence_encoder (`str`, *optional*, defaults to `"lstm"`):
-            The last state of an `"lstm"` (the paper) or of a `"gru"` (the authors' released code), or the sum of word
-            embeddings (`"bow"`), for which `embedding_size` must be `hidden_size`.
+            `"lstm"` takes the last state of an LSTM, as in the paper. `"gru"` takes the last state of a GRU, as in the
+            authors' released code. `"bow"` takes the sum of word embeddings, and needs
+            `embedding_size == hidden_size`.
         margin (`float`, *optional*, defaults to 0.2):
-            Of the hinges of the ranking loss.
+            The margin of the ranking loss.
         max_violation (`bool`, *optional*, defaults to `False`):
-            Whether only the hardest negative of each image and of each sentence counts (VSE++), and not their sum.
+            Whether only the hardest negative of each image and each sentence counts (VSE++), instead of all.
         loss_reduction (`str`, *optional*, defaults to `"mean"`):
-            Whether the hinges of a pair are averaged over the pairs of the batch (`"mean"`), or summed (`"sum"`), as
-            in the paper. The sum is as many times larger as the batch has pairs, and so is its gradient.
+            `"mean"` averages the loss over the pairs of the batch. `"sum"` sums it, as in the paper: the loss and its
+            gradient then grow with the batch size.
         normalize_image (`bool`, *optional*, defaults to `True`):
-            Whether the loss sees image vectors of unit length (the paper), or as they are (the released code).
-            What the model returns is of unit length either way.
+            Whether the loss uses image vectors of unit length, as in the paper, or unscaled ones, as in the released
+            code. The model always returns vectors of unit length.
         embedding_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on the sentence encoder's word embeddings; none in the paper.
+            Dropout on the word embeddings of the sentence encoder. The paper uses none.
         feature_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on the features of an image; none in the paper.
+            Dropout on the features of an image. The paper uses none.
         context_size (`int`, *optional*, defaults to 5):
-            How many words before it the SC-NLM predicts a word from.
+            Number of previous words from which the SC-NLM predicts a word.
         word_size (`int`, *optional*, defaults to 100):
-            K_w, the width of the SC-NLM's folded word embeddings and of its predicted representation r.
+            K_w, the width of the folded word embeddings of the SC-NLM and of its predicted representation r.
         num_factors (`int`, *optional*, defaults to 50):
-            F, the factors of the multiplicative tensor: the rows of W_fk, W_fd and W_fv.
+            F, the number of factors of the multiplicative tensor: the rows of W_fk, W_fd and W_fv.
         num_forward_tags (`int`, *optional*, defaults to 3):
-            k, how many tags after its own a word is predicted from.
+            k. A word is predicted from its own tag and the next k tags.
         decoder_dropout (`float`, *optional*, defaults to 0.15):
-            Dropout on the SC-NLM's attribute vector.
+            Dropout on the attribute vector of the SC-NLM.
         tags (`list[str]`, *optional*, defaults to `["<pad>", "<eos>", "<unk>"]`):
-            The inventory of part-of-speech tags, which always begins with these three. A tag's id is its place.
+            The part-of-speech tags. The list must begin with these three. The id of a tag is its index.
         num_templates (`int`, *optional*, defaults to 0):
-            Tag sequences that captions are generated along. This and the sizes below are set by
-            [`~VseScnlmForConditionalGeneration.remember`], and say how much the checkpoint carries.
+            Number of tag sequences that captions are generated from. This field and the next four are set by
+            [`~VseScnlmForConditionalGeneration.remember`]: they are the sizes of tables in the checkpoint.
         template_size (`int`, *optional*, defaults to 0):
-            Tags of the longest template.
+            Number of tags of the longest template.
         num_sentences (`int`, *optional*, defaults to 0):
-            Vectors of training sentences to find neighbours among.
+            Number of training sentences whose vectors are kept. `generate` finds nearest neighbours among them.
         num_bigrams (`int`, *optional*, defaults to 0):
-            Bigrams of the language model that ranks captions.
+            Number of bigrams of the language model that ranks captions.
         num_trigrams (`int`, *optional*, defaults to 0):
-            Trigrams of the same.
+            Number of trigrams of this language model.
+        is_encoder_decoder (`bool`, *optional*, defaults to `True`):
+            Always `True`: labels are the words themselves and are not shifted. Otherwise Trainer would not count the
+            first word of each caption.
         use_cache (`bool`, *optional*, defaults to `False`):
-            There is no cache: a word is predicted from a window of words.
+            Always `False`: a word is predicted from a window of words, so there is nothing to cache.
         bos_token_id (`int`, *optional*, defaults to 0):
-            Given to `generate` like any other special token.
+            Not used. Captions begin with `decoder_start_token_id`.
+        eos_token_id (`int`, *optional*, defaults to 0):
+            The token that ends a sentence.
+        unk_token_id (`int`, *optional*, defaults to 1):
+            The token for words that are not in the vocabulary. It is never generated.
+        pad_token_id (`int`, *optional*, defaults to 2):
+            The padding token.
         decoder_start_token_id (`int`, *optional*, defaults to 0):
-            The word that fills the context at a caption's start.
+            The word that fills the context at the start of a caption.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import VseScnlmConfig
+
+    >>> config = VseScnlmConfig(vocab_size=5000, feature_size=512, max_violation=True)
+    >>> config.hidden_size, config.sentence_encoder
+    (1024, 'lstm')
+    ```
     """
 
     model_type = "vse_scnlm"
-    # What Trainer shall not collect: only the vectors of a batch say something about another batch.
+    # Trainer need not collect these: only vectors of different batches can be compared with each other.
     keys_to_ignore_at_inference = [
         "loss_images",
         "loss_sentences",
@@ -139,7 +159,6 @@ class VseScnlmConfig(VisionConfigMixin, PreTrainedConfig):
     num_sentences: int = table_field(default=0)
     num_bigrams: int = table_field(default=0)
     num_trigrams: int = table_field(default=0)
-    # Labels are the words themselves, not shifted: else Trainer would not count the first of each caption.
     is_encoder_decoder: bool = True
     use_cache: bool = False
     bos_token_id: int | None = 0

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How the structure-content language model describes what lies in the space: templates, contents and a ranking."""
+"""`generate` of the structure-content language model: draw templates and contents, decode captions and rank them."""
 
 import copy
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from .kernels_vse_scnlm import encode_alike
 
 
 class VseScnlmMemory(nn.Module):
-    """What generation takes from the training captions: templates, and vectors of words and sentences."""
+    """The templates and the vectors of words and sentences that generation needs from the training captions."""
 
     template_tags: torch.Tensor
     template_counts: torch.Tensor
@@ -49,13 +49,13 @@ class VseScnlmGenerateOutput(ModelOutput):
     sequences (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
         The captions, best first, each with its end token.
     tag_ids (`torch.LongTensor` of shape `(images * num_return_sequences, length)`):
-        The tag that each word was chosen for, as a place in `config.tags`.
+        The tag of each word, as an index into `config.tags`.
     scores (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
         `similarity_weight * similarities + language_model_weight * log_probabilities`.
     similarities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
-        Cosines of the captions and what was described.
+        Cosines between the captions and the image (or the given vector).
     log_probabilities (`torch.FloatTensor` of shape `(images * num_return_sequences,)`):
-        Logarithm of the trigram language model's probability, a token, the end token included.
+        Log probability per token under the trigram language model, including the end token.
     """
 
     sequences: torch.Tensor | None = None
@@ -66,9 +66,9 @@ class VseScnlmGenerateOutput(ModelOutput):
 
 
 class VseScnlmGenerationMixin(GenerationMixin):
-    """The generation of [`VseScnlmForConditionalGeneration`], and what it takes from the training captions."""
+    """Adds `generate` to [`VseScnlmForConditionalGeneration`], and `remember`, which collects the data it needs."""
 
-    # What `generate` takes besides; the model's generation config holds their values.
+    # Options of `generate` that other models do not have. Their values are saved in the generation config.
     generation_defaults = {
         "num_candidates": 1000,
         "num_neighbors": 5,
@@ -88,31 +88,31 @@ class VseScnlmGenerationMixin(GenerationMixin):
         batch_size: int = 256,
     ) -> None:
         r"""
-        Takes from the training captions what `generate` needs: templates, vectors and a language model. All of it is
-        saved with the model.
+        Collects what `generate` needs from the training captions: templates, vectors and a trigram language model.
+        Call it once after training. Everything is saved with the model.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(captions, length)`):
                 The training captions, with their end tokens, padded on the right.
             tag_ids (`torch.LongTensor` of shape `(captions, length)`):
-                Their tags; positions after the end token's hold the padding tag, 0.
+                The tags of the tokens. Positions after the end token have the padding tag, 0.
             num_sentences (`int`, *optional*, defaults to 5000):
-                Number of captions, spread evenly over all, whose vectors are kept.
+                Number of captions whose vectors are kept, spread evenly over all captions.
             min_template_length (`int`, *optional*, defaults to 4):
-                Shorter captions give no template.
+                Captions with fewer words are not used as templates.
             max_template_length (`int`, *optional*, defaults to 12):
-                Longer captions give none either.
+                Captions with more words are not used as templates.
             batch_size (`int`, *optional*, defaults to 256):
-                Number of sentences to encode at a time.
+                Number of sentences per batch.
         """
         config, device = self.config, self.device
         attention_mask = (input_ids != config.pad_token_id).long()
-        lengths = attention_mask.sum(dim=1) - 1  # the end token is no word
+        lengths = attention_mask.sum(dim=1) - 1  # without the end token
         fits = (lengths >= min_template_length) & (lengths <= max_template_length)
         if not fits.any():
             raise ValueError(
                 f"None of the {len(input_ids)} captions has {min_template_length} to {max_template_length} words, so "
-                "that there is no template to generate along."
+                "there is no template to generate from."
             )
         tags = tag_ids[fits][:, : lengths[fits].max()]
         tags = tags.masked_fill(tags == config.tags.index(EOS_TAG), config.tags.index(PAD_TAG))
@@ -129,7 +129,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         config.num_bigrams, config.num_trigrams = len(self.trigrams.bigrams), len(self.trigrams.trigrams)
 
     def embed_words(self, words: torch.Tensor, batch_size: int = 256) -> torch.Tensor:
-        """Vectors of words, each as a sentence of its own."""
+        """Returns the vectors of words. Each word is encoded as a sentence."""
         sentences = torch.stack([words, torch.full_like(words, self.config.eos_token_id)], dim=1)
         return self._encode(sentences, torch.ones_like(sentences), batch_size, "words")
 
@@ -158,34 +158,40 @@ class VseScnlmGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> torch.Tensor | VseScnlmGenerateOutput:
         r"""
-        Describes images, or any vectors of the space: captions are decoded along sampled templates from sampled
-        contents, all in one batch, and ranked by their similarity to the image and by a trigram language model.
+        Describes images, or any vectors of the space.
 
-        Templates are drawn by how often training captions have them. A content is the vector itself, the mean of the
-        words nearest to it, or the mean of the training sentences nearest to it. All images of a call share the draws,
-        so that the result does not depend on the batch.
+        The model draws templates (sequences of tags) and contents (vectors), decodes a caption for each pair, and
+        ranks the captions by their similarity to the image and by a trigram language model. Templates are drawn as
+        often as they occur in the training captions. A content is the vector itself, the mean of its nearest words, or
+        the mean of its nearest training sentences. All images of a call share the same draws, so the result does not
+        depend on the batch.
 
         Args:
             pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
-                Images.
+                Images from the image processor.
             image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
-                Features computed before, instead of `pixel_values`.
+                Precomputed features, instead of `pixel_values`.
             content_embeds (`torch.FloatTensor` of shape `(vectors, hidden_size)`, *optional*):
-                Vectors of the space to describe instead, such as those of sentences.
+                Vectors of the space to describe, such as those of sentences, instead of images.
             input_ids (`torch.LongTensor` of shape `(images, length)`, *optional*):
-                The first words of each caption, which are kept and continued. Start, end and padding tokens among
-                them are left out. `decoder_input_ids` is another name for it, and `attention_mask` is not needed.
+                The first words of each caption. Start, end and padding tokens are removed.
+            decoder_input_ids (`torch.LongTensor` of shape `(images, length)`, *optional*):
+                Another name for `input_ids`.
+            attention_mask (`torch.Tensor` of shape `(images, length)`, *optional*):
+                Not needed: padding is removed.
             generation_config ([`GenerationConfig`], *optional*, defaults to the model's):
-                Holds the values below, which may also be given directly:
+                Holds the options below.
+            kwargs (*optional*):
+                The same options, given directly:
 
-                - **num_candidates** (`int`, defaults to 1000) -- number of times a template and a content are drawn.
+                - **num_candidates** (`int`, defaults to 1000) -- number of template-content pairs to draw.
                 - **num_neighbors** (`int`, defaults to 5) -- number of nearest words, or sentences, in a content.
-                - **content_weights** (`list[float]`, defaults to `[1.0, 1.0, 1.0]`) -- how often the vector itself,
-                  the mean of its nearest words and that of its nearest sentences are drawn, in proportion.
-                - **similarity_weight** (`float`, defaults to 1.0) -- of the cosine in a caption's score.
-                - **language_model_weight** (`float`, defaults to 0.2) -- of the log probability per token.
+                - **content_weights** (`list[float]`, defaults to `[1.0, 1.0, 1.0]`) -- relative frequencies of the
+                  vector itself, of the mean of its nearest words, and of the mean of its nearest sentences.
+                - **similarity_weight** (`float`, defaults to 1.0) -- weight of the cosine in a caption's score.
+                - **language_model_weight** (`float`, defaults to 0.2) -- weight of the log probability per token.
                 - **num_return_sequences** (`int`, defaults to 1) -- number of distinct captions to return per image.
-                - **max_new_tokens** (`int`, *optional*) -- most words to add; longer templates are left out.
+                - **max_new_tokens** (`int`, *optional*) -- largest number of new words. Longer templates are skipped.
                 - **return_dict_in_generate** (`bool`, defaults to `False`) -- whether to return tags and scores too.
 
         Returns:
@@ -193,34 +199,34 @@ class VseScnlmGenerationMixin(GenerationMixin):
         """
         settings = copy.deepcopy(self.generation_config if generation_config is None else generation_config)
         missing = {key: value for key, value in self.generation_defaults.items() if not hasattr(settings, key)}
-        # Not by `update`, which refuses several sequences without beams or sampling.
+        # `update` would reject several sequences without beams or sampling.
         for key, value in {**missing, **kwargs}.items():
             if key not in missing and not hasattr(settings, key):
-                raise ValueError(f"`generate` does not take {key!r}.")
+                raise ValueError(f"`generate` got an unknown option {key!r}.")
             setattr(settings, key, value)
         if settings.do_sample or (settings.num_beams or 1) > 1:
             raise ValueError(
-                "`do_sample` and `num_beams` do not apply: this model decodes many templates greedily and ranks them "
-                "(`num_candidates`)."
+                "This model does not support `do_sample` and `num_beams`: it decodes `num_candidates` templates "
+                "greedily and ranks the captions."
             )
         for name in ("output_attentions", "output_hidden_states", "output_logits"):
             if getattr(settings, name):
                 raise ValueError(f"`generate` of this model does not support `{name}`.")
         if not self.config.num_templates:
-            raise ValueError("This model has no templates to generate along: call `remember` with tagged captions.")
+            raise ValueError("This model has no templates to generate from. Call `remember` with tagged captions.")
         if content_embeds is None:
             targets = self.model.get_image_features(pixel_values, image_features, return_dict=True).pooler_output
         elif pixel_values is None and image_features is None:
             targets = nn.functional.normalize(content_embeds.to(self.dtype), dim=-1)
         else:
-            raise ValueError("Give one of `pixel_values`, `image_features` and `content_embeds`.")
+            raise ValueError("Pass one of `pixel_values`, `image_features` and `content_embeds`, not several.")
 
         if input_ids is not None and decoder_input_ids is not None:
-            raise ValueError("Give either `input_ids` or `decoder_input_ids`, and not both.")
+            raise ValueError("Pass either `input_ids` or `decoder_input_ids`, not both.")
         prefix = self._prefix(decoder_input_ids if input_ids is None else input_ids, len(targets))  # (B, P)
 
         contents = self.contents(targets, settings.num_neighbors)  # (B, S, G)
-        weights = settings.content_weights[: contents.shape[1]]  # where no sentences are kept, there are two contents
+        weights = settings.content_weights[: contents.shape[1]]  # only two contents if no sentences are kept
         shortest, longest = prefix.shape[1] + 1, settings.max_new_tokens
         longest = None if longest is None else longest + prefix.shape[1]
         tags, which = self.draw(settings.num_candidates, weights, longest, shortest)
@@ -230,13 +236,13 @@ class VseScnlmGenerationMixin(GenerationMixin):
         return output if settings.return_dict_in_generate else output.sequences
 
     def _prefix(self, input_ids: torch.Tensor | None, images: int) -> torch.Tensor:
-        """The first words of captions, padded on the right: `(images, words)`, with no column if none are given."""
+        """Returns the first words of captions, padded on the right. The shape is `(images, 0)` if there are none."""
         config = self.config
         if input_ids is None:
             input_ids = torch.empty(images, 0, dtype=torch.long)
         if input_ids.shape[:-1] != (images,):
             raise ValueError(
-                f"`input_ids` must hold one row for each of {images} images, got {tuple(input_ids.shape)}."
+                f"`input_ids` must have one row for each of the {images} images, got {tuple(input_ids.shape)}."
             )
         special = {config.decoder_start_token_id, config.eos_token_id, config.pad_token_id}
         rows = [torch.tensor([id for id in row if id not in special], dtype=torch.long) for row in input_ids.tolist()]
@@ -244,7 +250,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         return padded.to(self.device)
 
     def contents(self, targets: torch.Tensor, num_neighbors: int) -> torch.Tensor:
-        """The vectors that captions may be decoded from: `(images, contents, hidden_size)`, of unit length."""
+        """Returns the vectors to decode from, of shape `(images, contents, hidden_size)` and unit length."""
         contents = [targets]
         special = [self.config.eos_token_id, self.config.unk_token_id, self.config.pad_token_id]
         for embeds, hidden in ((self.memory.word_embeds, special), (self.memory.sentence_embeds, [])):
@@ -258,21 +264,19 @@ class VseScnlmGenerationMixin(GenerationMixin):
     def draw(
         self, count: int, content_weights: list[float], max_length: int | None = None, min_length: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Templates, and which content each is filled with; a pair that is drawn twice would give the same caption."""
+        """Draws templates, and the content of each. Pairs that were drawn twice are removed."""
         tags, weights = self.memory.template_tags, self.memory.template_counts.double()
         lengths = (tags != self.config.tags.index(PAD_TAG)).sum(dim=1)
         weights = weights * (lengths >= min_length)
         if not weights.any():
-            raise ValueError(
-                f"No template has {min_length} words or more: shorten the words that captions begin with."
-            )
+            raise ValueError(f"No template has {min_length} words or more. Pass fewer first words of the caption.")
         if max_length is not None:
             weights = weights * (lengths <= max_length)
             if not weights.any():
-                raise ValueError(f"No template has {max_length} words or fewer: raise `max_new_tokens`.")
+                raise ValueError(f"No template has {max_length} words or fewer. Raise `max_new_tokens`.")
         content_weights = torch.tensor(content_weights, dtype=weights.dtype, device=weights.device)
         if not ((content_weights >= 0).all() and content_weights.any()):
-            raise ValueError(f"`content_weights` must be 0 or more, and not all 0, got {content_weights.tolist()}.")
+            raise ValueError(f"`content_weights` must be 0 or more, but not all 0, got {content_weights.tolist()}.")
         templates = torch.multinomial(weights, count, replacement=True)
         contents = torch.multinomial(content_weights, count, replacement=True)
         pairs = torch.unique(templates * len(content_weights) + contents)
@@ -286,7 +290,7 @@ class VseScnlmGenerationMixin(GenerationMixin):
         prefix: torch.Tensor | None = None,
     ) -> torch.Tensor:
         r"""
-        The most probable word for each tag after those chosen before, of shape `(images, templates, length)`.
+        Decodes captions greedily: the most probable word for each tag of a template, one after the other.
 
         Args:
             tags (`torch.LongTensor` of shape `(templates, length)`):
@@ -294,23 +298,26 @@ class VseScnlmGenerationMixin(GenerationMixin):
             contents (`torch.FloatTensor` of shape `(images, contents, hidden_size)`):
                 The vectors to decode from.
             which (`torch.LongTensor` of shape `(templates,)`):
-                The content, of each image, that a template is filled with.
+                The index of the content of each template.
             prefix (`torch.LongTensor` of shape `(images, words)`, *optional*):
                 The first words of the captions of each image, padded on the right.
+
+        Returns:
+            `torch.LongTensor` of shape `(images, templates, length + 1)`: The captions with their end tokens.
         """
         config, decoder = self.config, self.decoder
         size, pad_tag = config.context_size, config.tags.index(PAD_TAG)
         images, num_contents, _ = contents.shape
         is_word = tags != pad_tag
         lengths = is_word.sum(dim=1, keepdim=True)
-        # As in training, the end token's tag follows the last word's.
+        # As in training, the tag of the end token comes after the tag of the last word.
         ahead = nn.functional.pad(tags, (0, max(config.num_forward_tags, 1)), value=pad_tag)
         ahead = ahead.scatter(1, lengths, config.tags.index(EOS_TAG))
         windows = ahead.unfold(1, config.num_forward_tags + 1, 1).repeat(images, 1, 1)  # (B * M, T, k + 1)
         which = (which + num_contents * torch.arange(images, device=which.device).unsqueeze(1)).flatten()
         tables = (decoder.content(contents.flatten(0, 1)), decoder.tag_table(), decoder.word_table())
         words = tags.new_full((len(windows), size + tags.shape[1]), config.decoder_start_token_id)
-        # Captions of one content and of the same tags until here have the same words: one of them is decoded.
+        # Captions with the same content and the same tags so far have the same words, so only one of them is decoded.
         alike = number_rows(torch.cat([which.unsqueeze(1), windows[:, 0, :-1]], dim=1))
         for position in range(int(lengths.max())):
             rows = is_word[:, position].repeat(images).nonzero().squeeze(1)
@@ -336,11 +343,11 @@ class VseScnlmGenerationMixin(GenerationMixin):
         tag_table: torch.Tensor,
         word_table: torch.Tensor,
     ) -> torch.Tensor:
-        """The best word for each content, the words before and the tags ahead."""
+        """Returns the best word for each content, given the previous words and the next tags."""
         config = self.config
         context = sum(nn.functional.embedding(*pair) for pair in zip(previous.unbind(1), word_table, strict=True))
         logits = self.decoder.lm_head(self.decoder(context, tags, contents[which], tag_table))
-        # The length is the template's, and unknown words are no words.
+        # The template determines the length, so the end token is never chosen. <unk> and <pad> are not words.
         hidden = [config.eos_token_id, config.unk_token_id, config.pad_token_id]
         logits[:, [id for id in hidden if id is not None]] = -torch.inf
         return logits.argmax(dim=-1)
@@ -348,17 +355,17 @@ class VseScnlmGenerationMixin(GenerationMixin):
     def rank(
         self, words: torch.Tensor, targets: torch.Tensor, tags: torch.Tensor, number: int, settings: Any
     ) -> tuple[torch.Tensor, ...]:
-        """The best captions of each image, with their tags and scores."""
+        """Returns the best captions of each image, with their tags and scores."""
         images, templates, length = words.shape
         image = torch.arange(images, device=words.device).repeat_interleave(templates)
         words = words.flatten(0, 1)
-        first = first_rows(number_rows(torch.cat([image.unsqueeze(1), words], dim=1)))  # of equal captions
+        first = first_rows(number_rows(torch.cat([image.unsqueeze(1), words], dim=1)))  # drop duplicate captions
         image, words, tags = image[first], words[first], tags[first % templates]
         rows_of = [(image == place).nonzero().squeeze(1) for place in range(images)]
         fewest = min(len(rows) for rows in rows_of)
         if fewest < number:
             raise ValueError(
-                f"`num_return_sequences={number}`, but only {fewest} different captions were found: raise "
+                f"`num_return_sequences={number}`, but only {fewest} different captions were found. Raise "
                 "`num_candidates`."
             )
         attention_mask = (words != self.config.pad_token_id).long()
@@ -369,8 +376,8 @@ class VseScnlmGenerationMixin(GenerationMixin):
         log_probabilities = self.trigrams.log_probabilities(words, attention_mask).sum(dim=1) / lengths
         scores = settings.language_model_weight * log_probabilities
         similarities = torch.full_like(scores, torch.nan)
-        # To encode captions takes most of the time. No cosine is above 1, but by rounding: so the likeliest captions
-        # are encoded first, and then only those that may still be better than the best of them.
+        # Encoding captions takes most of the time. A cosine is at most 1 (up to rounding), so the most likely captions
+        # are encoded first, and then only those whose score can still exceed the best of them.
         at_most = scores + 1.01 * abs(settings.similarity_weight)
         least = torch.stack([at_most[rows].topk(max(number, len(rows) // 10)).values[-1] for rows in rows_of])
         for _ in range(2):
@@ -388,12 +395,12 @@ class VseScnlmGenerationMixin(GenerationMixin):
 
 
 def number_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Numbers from 0 on, equal for equal rows."""
+    """Numbers distinct rows from 0 on. Equal rows get the same number."""
     return torch.unique(rows, dim=0, return_inverse=True)[1]
 
 
 def first_rows(numbers: torch.Tensor) -> torch.Tensor:
-    """The first place of each number of [`number_rows`]."""
+    """Returns the index of the first row with each number of [`number_rows`]."""
     places = torch.arange(len(numbers), device=numbers.device)
     first = torch.full_like(places, len(numbers)).scatter_reduce(0, numbers, places, "amin")
     return first[: int(numbers.max()) + 1]

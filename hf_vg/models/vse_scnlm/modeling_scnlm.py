@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch structure-content language model, which decodes sentences from the space of VseScnlm."""
+"""PyTorch structure-content language model (SC-NLM): decodes sentences from vectors of the joint space."""
 
 from dataclasses import dataclass
 
@@ -53,21 +53,25 @@ class VseScnlmDecoder(nn.Module):
         self.dropout = nn.Dropout(config.decoder_dropout)
 
     def tag_table(self) -> torch.Tensor:
-        """T^(j) t for each tag, of shape `(k + 1, tags, hidden_size)`: there are far fewer tags than words."""
+        """Returns T^(j) t for each tag, of shape `(k + 1, tags, hidden_size)`. There are far fewer tags than words."""
         return self.structure(self.embed_tags.weight).unflatten(1, (-1, self.config.hidden_size)).transpose(0, 1)
 
     def word_table(self) -> torch.Tensor:
-        """W_fk C^(i) E for each place of the context, the first the farthest: `(context_size, words, factors)`."""
+        """Returns W_fk C^(i) E of each context position, farthest first: `(context_size, words, factors)`."""
         folded = self.lm_head.weight @ self.factor_context.weight  # E, transposed: (V, K_w)
         context = (self.factor_context.weight @ self.context.weight).unflatten(1, (-1, self.config.word_size))
         return torch.einsum("vk,fik->ivf", folded, context)
 
     def read(self, words: torch.Tensor) -> torch.Tensor:
         r"""
-        W_fk r, of shape `(sentences, length, factors)`.
+        Computes W_fk r from the previous words.
 
-        words (`torch.LongTensor` of shape `(sentences, context_size + length - 1)`):
-            The words before each position, from `context_size` before the first on.
+        Args:
+            words (`torch.LongTensor` of shape `(sentences, context_size + length - 1)`):
+                The words, with `context_size` start tokens before the first one.
+
+        Returns:
+            `torch.Tensor` of shape `(sentences, length, factors)`: W_fk r of each position.
         """
         embeddings = nn.functional.embedding(words, self.lm_head.weight) @ self.factor_context.weight
         windows = embeddings.unfold(1, self.config.context_size, 1)  # (B, T, K_w, context_size)
@@ -81,14 +85,20 @@ class VseScnlmDecoder(nn.Module):
         tag_table: torch.Tensor,
     ) -> torch.Tensor:
         r"""
-        W_fk r * W_fd u_hat, from which `lm_head` makes the scores of words.
+        Computes W_fk r * W_fd u_hat, the input of `lm_head`.
 
-        context (`torch.FloatTensor` of shape `(..., factors)`):
-            W_fk r.
-        tag_windows (`torch.LongTensor` of shape `(..., k + 1)`):
-            The tags of each position and of the k after it.
-        content (`torch.FloatTensor` of shape `(..., hidden_size)`):
-            T_u u + b.
+        Args:
+            context (`torch.FloatTensor` of shape `(..., factors)`):
+                W_fk r.
+            tag_windows (`torch.LongTensor` of shape `(..., k + 1)`):
+                The tag of each position and the next k tags.
+            content (`torch.FloatTensor` of shape `(..., hidden_size)`):
+                T_u u + b.
+            tag_table (`torch.FloatTensor` of shape `(k + 1, tags, hidden_size)`):
+                The result of `tag_table()`.
+
+        Returns:
+            `torch.Tensor` of shape `(..., factors)`: The product.
         """
         attribute = content
         for table, tags in zip(tag_table, tag_windows.unbind(-1), strict=True):
@@ -101,14 +111,14 @@ class VseScnlmDecoder(nn.Module):
 class VseScnlmLMOutput(ModelOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        `loss_caption`; given `num_items_in_batch`, the sum over tokens divided by that number instead.
+        `loss_caption`. If you pass `num_items_in_batch`, the sum over tokens divided by that number.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Negative log likelihood of a token, averaged over the tokens of the batch.
+        Negative log likelihood of the words, averaged over the tokens of the batch.
     logits (`torch.FloatTensor` of shape `(sentences, length, vocab_size)`, *optional*):
-        Scores of each word, given those before it. `None` in training, where only the loss is wanted.
+        Scores of each word, given the previous words. `None` if the model is in training mode and gets `labels`.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
-        W_fk r, from the words before, and its product with W_fd u_hat, which `lm_head` takes. Both are of shape
-        `(sentences, length, num_factors)`.
+        W_fk r, computed from the previous words, and its product with W_fd u_hat, the input of `lm_head`. Both have
+        the shape `(sentences, length, num_factors)`.
     """
 
     loss: torch.Tensor | None = None
@@ -118,9 +128,31 @@ class VseScnlmLMOutput(ModelOutput):
 
 
 class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerationMixin):
-    """
-    The frozen joint space, and the structure-content language model that is trained on the vectors of sentences and
-    describes those of images.
+    r"""
+    The structure-content language model (SC-NLM) on top of a frozen joint space. It is trained on sentences and their
+    vectors, and describes images.
+
+    After training, call `remember` with the training captions. `generate` needs the templates and vectors that it
+    collects.
+
+    Args:
+        config ([`VseScnlmConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import VseScnlmConfig, VseScnlmForConditionalGeneration
+
+    >>> tags = ["<pad>", "<eos>", "<unk>", "DET", "ADJ", "NOUN"]
+    >>> config = VseScnlmConfig(vocab_size=20, feature_size=8, embedding_size=8, hidden_size=16, tags=tags)
+    >>> model = VseScnlmForConditionalGeneration(config).eval()
+    >>> captions = torch.tensor([[5, 6, 7, 0], [5, 8, 9, 0]])  # words, then the end token
+    >>> model.remember(captions, tag_ids=torch.tensor([[3, 4, 5, 1], [3, 4, 5, 1]]), min_template_length=3)
+    >>> model.generate(image_features=torch.rand(1, 8)).shape  # three words and the end token
+    torch.Size([1, 4])
+    ```
     """
 
     _no_split_modules = ["VseScnlmTextEncoder", "VseScnlmDecoder"]
@@ -134,7 +166,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
         self.model.requires_grad_(False)
         self.post_init()
         self.generation_config.update(allow_custom_entries=True, **self.generation_defaults)
-        # Otherwise loading would drop what is not a field of every generation config.
+        # Otherwise loading would drop the options that only this model has.
         self.generation_config._from_model_config = False
 
     @torch.no_grad()
@@ -146,7 +178,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
 
     def train(self, mode: bool = True) -> "VseScnlmForConditionalGeneration":
         super().train(mode)
-        # `from_pretrained` makes new parameters and then calls `eval`, which comes here.
+        # `from_pretrained` creates new parameters and then calls `eval`, which calls `train`. So these are frozen too.
         self.model.eval().requires_grad_(False)
         return self
 
@@ -160,9 +192,21 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """
-        As in [`PreTrainedModel`]. The word vectors and the trigrams that generation uses are resized too. A removed
-        word takes its n-grams with it. A new word has its vector, and the probability of a word never seen.
+        r"""
+        Changes the number of words. The word vectors and trigrams that `generate` uses are resized too.
+
+        N-grams with a removed word are deleted. A new word gets a vector, and the probability of an unseen word.
+
+        Args:
+            new_num_tokens (`int`, *optional*):
+                The new number of words. By default it does not change.
+            pad_to_multiple_of (`int`, *optional*):
+                Rounds the number of words up to a multiple of this number.
+            mean_resizing (`bool`, *optional*, defaults to `True`):
+                Whether new embeddings are drawn from the mean and covariance of the old ones.
+
+        Returns:
+            `nn.Embedding`: The word embeddings.
         """
         old_size = self.config.vocab_size
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -186,21 +230,32 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
         **kwargs: Unpack[TransformersKwargs],
     ) -> VseScnlmLMOutput:
         r"""
-        input_ids (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
-            Sentences that end with the end token, padded on the right. Made from `labels` by default.
-        tag_ids (`torch.LongTensor` of shape `(sentences, length)`):
-            The tag of each token, that of the end token included; positions after it hold the padding tag, 0.
-        content_embeds (`torch.FloatTensor` of shape `(sentences, hidden_size)`, *optional*):
-            u, any vector of the space. By default the sentence's own.
-        labels (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
-            The same sentences, padded with -100.
+        Computes the scores of each word of sentences, and the loss if you pass `labels`.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
+                Sentences that end with the end token, padded on the right. Made from `labels` by default.
+            tag_ids (`torch.LongTensor` of shape `(sentences, length)`):
+                The tag of each token, including the end token. Positions after it have the padding tag, 0.
+            attention_mask (`torch.Tensor` of shape `(sentences, length)`, *optional*):
+                1 for tokens, 0 for padding. By default, all tokens except the padding token count.
+            content_embeds (`torch.FloatTensor` of shape `(sentences, hidden_size)`, *optional*):
+                u, any vector of the space. Defaults to the vector of the sentence itself.
+            labels (`torch.LongTensor` of shape `(sentences, length)`, *optional*):
+                The same sentences, padded with -100. They are not shifted.
+            kwargs (*optional*):
+                `num_items_in_batch`, the number of tokens that the loss is divided by, and `output_hidden_states` and
+                `return_dict`, as in other transformers models.
+
+        Returns:
+            [`VseScnlmLMOutput`]: The loss and the logits.
         """
         if input_ids is None:
             input_ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
             attention_mask = (labels != -100).long()
         if tag_ids is None or tag_ids.shape != input_ids.shape:
             raise ValueError(
-                f"`tag_ids` must hold a tag for each of the tokens, of shape {tuple(input_ids.shape)}, got "
+                f"`tag_ids` must hold one tag per token, so its shape must be {tuple(input_ids.shape)}, got "
                 f"{None if tag_ids is None else tuple(tag_ids.shape)}."
             )
         if content_embeds is None:
@@ -225,7 +280,7 @@ class VseScnlmForConditionalGeneration(VseScnlmPreTrainedModel, VseScnlmGenerati
                 logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100, reduction="sum"
             )
             loss_caption = summed / (labels != -100).sum().clamp(min=1)
-            # Trainer gives the tokens of all batches whose gradients it adds up, on all devices.
+            # Trainer passes the number of tokens in all batches and devices whose gradients are accumulated.
             num_items_in_batch = kwargs.get("num_items_in_batch")
             loss = loss_caption if num_items_in_batch is None else summed / num_items_in_batch
         only_loss = self.training and labels is not None

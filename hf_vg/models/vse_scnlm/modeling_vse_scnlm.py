@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch VseScnlm model: one space for images and sentences."""
+"""PyTorch VseScnlm model: a joint space of images and sentences."""
 
 from dataclasses import dataclass
 
@@ -33,9 +33,21 @@ from .configuration_vse_scnlm import VseScnlmConfig
 def ranking_losses(
     image_embeds: torch.Tensor, text_embeds: torch.Tensor, image_ids: torch.Tensor, config: VseScnlmConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Hinges of each pair: contrastive images for its sentence, and contrastive sentences for its image. Row i of each
-    tensor belongs to pair i, and pairs with the same image are no negatives of each other.
+    r"""
+    The ranking loss: hinges of each sentence against the other images, and of each image against the other sentences.
+
+    Args:
+        image_embeds (`torch.Tensor` of shape `(pairs, hidden_size)`):
+            The image vector of each pair.
+        text_embeds (`torch.Tensor` of shape `(pairs, hidden_size)`):
+            The sentence vector of each pair.
+        image_ids (`torch.LongTensor` of shape `(pairs,)`):
+            The image of each pair. Pairs with the same image are not used as negatives of each other.
+        config ([`VseScnlmConfig`]):
+            `margin`, `max_violation` and `loss_reduction`.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: The loss over images, and the loss over sentences.
     """
     scores = image_embeds.float() @ text_embeds.float().T  # images in rows, sentences in columns
     right = scores.diagonal()
@@ -50,6 +62,8 @@ def ranking_losses(
 
 
 class VseScnlmTextEncoder(nn.Module):
+    """Encodes sentences with an LSTM, a GRU or the sum of word embeddings."""
+
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
         self.config = config
@@ -62,13 +76,13 @@ class VseScnlmTextEncoder(nn.Module):
             self.rnn = rnn_class(config.embedding_size, config.hidden_size, batch_first=True)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Word embeddings, the state after each word, and the sentence, of shape `(sentences, hidden_size)`."""
+        """Returns word embeddings, the state after each word, and the vector of each sentence."""
         embeddings = self.dropout(self.embed_tokens(input_ids))  # (B, T, E)
         mask = attention_mask.bool()
         if self.rnn is None:
             states = embeddings * mask.unsqueeze(-1)
             return embeddings, states, states.sum(dim=1)
-        # Not every CPU has a recurrent kernel for the half precision that autocast would ask for.
+        # Not every CPU has an LSTM or GRU kernel for the half precision of autocast.
         device = embeddings.device.type
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device) and device != "cpu"):
             states, _ = self.rnn(embeddings)  # (B, T, K)
@@ -77,6 +91,8 @@ class VseScnlmTextEncoder(nn.Module):
 
 
 class VseScnlmPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+    """Base class of the VseScnlm models: weight initialization, loading and saving."""
+
     config: VseScnlmConfig
     auto_map = {
         "AutoConfig": "configuration_vse_scnlm.VseScnlmConfig",
@@ -91,7 +107,7 @@ class VseScnlmPreTrainedModel(PublishedModelMixin, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As in the released code: small uniform weights, orthogonal recurrent ones, a Glorot-uniform image map."""
+        """As in the released code: small uniform weights, orthogonal recurrent weights, Glorot-uniform projections."""
         super()._init_weights(module)
         if isinstance(module, nn.Embedding):
             init.uniform_(module.weight, -0.1, 0.1)
@@ -105,7 +121,7 @@ class VseScnlmPreTrainedModel(PublishedModelMixin, PreTrainedModel):
             init.xavier_uniform_(module.weight)
 
     def returns_hidden_states(self, kwargs: dict) -> bool:
-        """Whether the caller or the config asks for hidden states. Attentions are refused: there are none."""
+        """Returns whether the caller or the config asks for hidden states. Raises an error for attentions."""
         asked = {}
         for name in ("output_attentions", "output_hidden_states"):
             value = kwargs.get(name)
@@ -121,12 +137,12 @@ class VseScnlmOutput(ModelOutput):
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `image_ids` are given):
         `loss_images + loss_sentences`.
     loss_images (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Hinges of sentences against contrastive images, as `config.loss_reduction` says. In training the batch is
-        that of all processes.
+        The loss of sentences against other images, reduced by `config.loss_reduction`. In training, the other images
+        come from the batches of all processes.
     loss_sentences (`torch.FloatTensor` of shape `(1,)`, *optional*):
-        Hinges of images against contrastive sentences, likewise.
+        The loss of images against other sentences.
     logits_per_image (`torch.FloatTensor` of shape `(images, sentences)`, *optional*):
-        Cosines of images and sentences.
+        Cosines between images and sentences.
     logits_per_text (`torch.FloatTensor` of shape `(sentences, images)`, *optional*):
         The same, transposed.
     image_embeds (`torch.FloatTensor` of shape `(images, hidden_size)`, *optional*):
@@ -148,9 +164,28 @@ class VseScnlmOutput(ModelOutput):
 
 
 class VseScnlmModel(VseScnlmPreTrainedModel):
-    """The joint space: a linear map of image features, and a sentence encoder."""
+    r"""
+    A joint space of images and sentences: a linear projection of image features, and a sentence encoder. Images and
+    sentences that belong together have similar vectors.
 
-    # A checkpoint of the language model holds the space too.
+    Args:
+        config ([`VseScnlmConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import VseScnlmConfig, VseScnlmModel
+
+    >>> model = VseScnlmModel(VseScnlmConfig(vocab_size=20, feature_size=8, embedding_size=8, hidden_size=16)).eval()
+    >>> outputs = model(torch.tensor([[5, 6, 0], [7, 8, 0]]), image_features=torch.rand(2, 8))
+    >>> outputs.image_embeds.shape, outputs.logits_per_image.shape  # vectors, and cosines
+    (torch.Size([2, 16]), torch.Size([2, 2]))
+    ```
+    """
+
+    # You can load the space from a checkpoint of the language model, which has these weights too.
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^memory\.", r"^trigrams\."]
 
     def __init__(self, config: VseScnlmConfig):
@@ -175,12 +210,19 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
-        image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
-            Features computed before, instead of `pixel_values`.
+        Computes the vectors of images.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`.
+            kwargs (*optional*):
+                `output_hidden_states` and `return_dict`, as in other transformers models.
 
         Returns:
             [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `pooler_output` holds the image vectors, of
-            unit length, and `last_hidden_state` the same before they are scaled.
+            unit length. `last_hidden_state` holds the same vectors before scaling.
         """
         features = self.image_encoder(pixel_values, image_features).to(self.dtype)  # q, (B, D)
         if self.config.normalize_features:
@@ -200,12 +242,19 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPooling:
         r"""
-        input_ids (`torch.LongTensor` of shape `(sentences, length)`):
-            Sentences that end with the end token, padded on the right.
+        Computes the vectors of sentences.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(sentences, length)`):
+                Sentences that end with the end token, padded on the right.
+            attention_mask (`torch.Tensor` of shape `(sentences, length)`, *optional*):
+                1 for tokens, 0 for padding. By default, all tokens except the padding token count.
+            kwargs (*optional*):
+                `output_hidden_states` and `return_dict`, as in other transformers models.
 
         Returns:
             [`~transformers.modeling_outputs.BaseModelOutputWithPooling`]: `pooler_output` holds the sentence vectors,
-            of unit length, and `last_hidden_state` the encoder's state after each word.
+            of unit length. `last_hidden_state` holds the state of the encoder after each word.
         """
         if attention_mask is None:
             attention_mask = input_ids != self.config.pad_token_id
@@ -227,14 +276,26 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> VseScnlmOutput:
         r"""
-        input_ids (`torch.LongTensor` of shape `(sentences, length)`):
-            Sentences that end with the end token, padded on the right.
-        image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
-            Features computed before, instead of `pixel_values`.
-        image_ids (`torch.LongTensor` of shape `(images,)`, *optional*):
-            Which image each row shows. Images with the same id, on any process, are not contrasted with each other's
-            sentences. The loss is computed if they are given. The number of sentences is then a multiple K of the
-            number of images: rows `b * K` to `b * K + K - 1` describe image `b`.
+        Compares images with sentences, and computes the ranking loss if you pass `image_ids`.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(sentences, length)`):
+                Sentences that end with the end token, padded on the right. For the loss there must be K sentences per
+                image: rows `b * K` to `b * K + K - 1` describe image `b`.
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`.
+            attention_mask (`torch.Tensor` of shape `(sentences, length)`, *optional*):
+                1 for tokens, 0 for padding. By default, all tokens except the padding token count.
+            image_ids (`torch.LongTensor` of shape `(images,)`, *optional*):
+                The id of each image, unique over all processes. Rows with the same id are not used as negatives of
+                each other. Without ids, no loss is computed.
+            kwargs (*optional*):
+                `output_hidden_states` and `return_dict`, as in other transformers models.
+
+        Returns:
+            [`VseScnlmOutput`]: The loss, and the vectors of images and sentences with their cosines.
         """
         kwargs["return_dict"] = True
         images = self.get_image_features(pixel_values, image_features, **kwargs)
@@ -247,8 +308,8 @@ class VseScnlmModel(VseScnlmPreTrainedModel):
             captions, rest = divmod(text_embeds.shape[0], image_embeds.shape[0])
             if rest or image_ids.shape != image_embeds.shape[:1]:
                 raise ValueError(
-                    f"{text_embeds.shape[0]} sentences and {image_ids.numel()} `image_ids` cannot be shared out "
-                    f"evenly among {image_embeds.shape[0]} images."
+                    f"{text_embeds.shape[0]} sentences and {image_ids.numel()} `image_ids` do not fit "
+                    f"{image_embeds.shape[0]} images: pass one id and the same number of sentences per image."
                 )
             vectors = image_embeds if self.config.normalize_image else images.last_hidden_state
             vectors, image_ids = (tensor.repeat_interleave(captions, dim=0) for tensor in (vectors, image_ids))

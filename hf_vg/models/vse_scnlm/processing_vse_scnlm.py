@@ -17,7 +17,30 @@ from ..processing import ImageAndTextProcessor
 
 
 class VseScnlmProcessor(ImageAndTextProcessor):
-    __doc__ = ImageAndTextProcessor.__doc__
+    r"""
+    Prepares images and sentences for a [`VseScnlmModel`].
+
+    Args:
+        image_processor ([`BaseImageProcessor`]):
+            Turns images into `pixel_values`.
+        tokenizer ([`PreTrainedTokenizerFast`]):
+            Turns sentences into `input_ids` and `attention_mask`. You can train one with
+            [`hf_vg.train_word_tokenizer`].
+
+    Example:
+
+    ```python
+    >>> from PIL import Image
+    >>> from transformers import ViTImageProcessorPil
+    >>> from hf_vg import VseScnlmProcessor, train_word_tokenizer
+
+    >>> tokenizer = train_word_tokenizer(["a red circle", "a blue square"])
+    >>> processor = VseScnlmProcessor(ViTImageProcessorPil(), tokenizer)
+    >>> inputs = processor(images=Image.new("RGB", (64, 48)), text=["a circle", "a blue square"], return_tensors="pt")
+    >>> {name: list(tensor.shape) for name, tensor in inputs.items()}
+    {'pixel_values': [1, 3, 224, 224], 'input_ids': [2, 4], 'attention_mask': [2, 4]}
+    ```
+    """
 
 
 __all__ = ["VseScnlmProcessor"]

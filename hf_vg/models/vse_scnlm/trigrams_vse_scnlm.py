@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A trigram language model with interpolated Kneser-Ney smoothing, held in sorted tables."""
+"""A trigram language model with interpolated Kneser-Ney smoothing, stored in sorted tables."""
 
 import torch
 from torch import nn
@@ -21,11 +21,12 @@ from .configuration_vse_scnlm import VseScnlmConfig
 
 class VseScnlmTrigrams(nn.Module):
     """
-    P(w | u v) = max(c(u v w) - D3, 0) / c(u v) + D3 N(u v *) / c(u v) P(w | v), where N counts different words, and
-    likewise for P(w | v) and P(w), in which counts of occurrences are replaced by those of different words before.
-    P(w) is mixed with a uniform distribution. D of each order is n1 / (n1 + 2 n2), of n-grams seen once and twice.
+    P(w | u v) = max(c(u v w) - D3, 0) / c(u v) + D3 N(u v *) / c(u v) P(w | v). N(u v *) is the number of distinct
+    words after u v. P(w | v) and P(w) have the same form, but count the distinct words before an n-gram instead of its
+    occurrences. P(w) is mixed with a uniform distribution. The discount D of each order is n1 / (n1 + 2 n2), from the
+    numbers of n-grams seen once and twice.
 
-    The tables are tensors, so that they are saved with the model and looked up for a whole batch at once.
+    The tables are tensors: they are saved with the model, and looked up for a whole batch at once.
     """
 
     trigrams: torch.Tensor
@@ -38,7 +39,7 @@ class VseScnlmTrigrams(nn.Module):
 
     def __init__(self, config: VseScnlmConfig):
         super().__init__()
-        # Sentences begin after this token, twice, and end with it. The two do not mix, as nothing follows an end.
+        # This token comes twice before each sentence and once after it. That is unambiguous: nothing follows an end.
         self.boundary = config.eos_token_id
         self.trigrams = nn.Buffer(torch.zeros(config.num_trigrams, dtype=torch.long))
         self.trigram_scores = nn.Buffer(torch.zeros(config.num_trigrams))
@@ -50,12 +51,12 @@ class VseScnlmTrigrams(nn.Module):
 
     @torch.no_grad()
     def count(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-        """Makes the tables from sentences that end with the end token."""
+        """Builds the tables from sentences that end with the end token."""
         size, device = len(self.word_scores), self.word_scores.device
         words, is_word = self.windows(input_ids.to(device), attention_mask.to(device))
         first, second, third = words[is_word].unbind(-1)
         trigrams, counts = torch.unique((first * size + second) * size + third, return_counts=True)
-        # What the lower orders count: the different words that a bigram, and a word, was seen after.
+        # Lower orders count the distinct words before a bigram, and before a word.
         bigrams, after = torch.unique(trigrams % size**2, return_counts=True)
         unigrams, after_any = torch.unique(bigrams % size, return_counts=True)
 
@@ -63,13 +64,13 @@ class VseScnlmTrigrams(nn.Module):
         all_bigrams = torch.unique(torch.cat([bigrams, histories]))
         self.trigrams, self.trigram_scores = trigrams, scores
         self.bigrams = all_bigrams
-        # A bigram that is only a history, that of a sentence's start, was seen after nothing.
+        # The start of a sentence is a bigram that only occurs as a history. It has no score.
         self.bigram_scores = torch.full(all_bigrams.shape, -torch.inf, device=device)
         self.bigram_backoffs = torch.zeros(all_bigrams.shape, device=device)
         self.bigram_backoffs[torch.searchsorted(all_bigrams, histories)] = backoffs
         scores, histories, backoffs = self._discount(bigrams, after, size)
         self.bigram_scores[torch.searchsorted(all_bigrams, bigrams)] = scores
-        # Buffers must be finite to be compared, and e^-100 is nothing.
+        # Buffers must be finite: e^-100 is as good as 0.
         self.bigram_scores.clamp_(min=-100.0)
         self.word_backoffs = torch.zeros(size, device=device)
         self.word_backoffs[histories] = backoffs
@@ -81,7 +82,7 @@ class VseScnlmTrigrams(nn.Module):
 
     @torch.no_grad()
     def resize(self, size: int) -> None:
-        """Changes the number of words. A removed word takes its n-grams with it. A new word is one never seen."""
+        """Changes the number of words. N-grams with a removed word are deleted. New words count as unseen words."""
         old, few = len(self.word_scores), min(size, len(self.word_scores))
 
         def renumbered(ngrams: torch.Tensor, order: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,7 +95,7 @@ class VseScnlmTrigrams(nn.Module):
         self.bigrams, kept = renumbered(self.bigrams, 2)
         self.bigram_scores, self.bigram_backoffs = self.bigram_scores[kept], self.bigram_backoffs[kept]
         self.word_backoffs = nn.functional.pad(self.word_backoffs[:few], (0, size - few))
-        # What is left for words never seen, of which padding is one, is shared by more or by fewer.
+        # The probability of unseen words (padding is one of them) is now shared by more or fewer words.
         probabilities = self.word_scores.exp()
         unseen = probabilities.min()
         probabilities = nn.functional.pad(probabilities[:few] - unseen, (0, size - few)) + unseen * old / size
@@ -102,11 +103,11 @@ class VseScnlmTrigrams(nn.Module):
 
     def _discount_of(self, counts: torch.Tensor) -> float:
         once, twice = ((counts == number).sum().item() for number in (1, 2))
-        # A few sentences may hold nothing that is seen once, or twice: the bounds keep every probability above zero.
+        # With few sentences, no n-gram may occur once or twice. The bounds keep all probabilities above zero.
         return min(max(once / max(once + 2 * twice, 1), 0.1), 0.9)
 
     def _discount(self, ngrams: torch.Tensor, counts: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
-        """Discounted log shares of n-grams, their histories, and the log weight that each leaves to shorter ones."""
+        """Returns discounted log probabilities of n-grams, their histories, and the log weight of lower orders."""
         histories, which, different = torch.unique(ngrams // size, return_inverse=True, return_counts=True)
         totals = torch.zeros(len(histories), device=counts.device).index_add_(0, which, counts.float())
         discount = self._discount_of(counts)
@@ -114,13 +115,13 @@ class VseScnlmTrigrams(nn.Module):
         return scores, histories, (discount * different / totals).log()
 
     def windows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each token with the two before it, of shape `(sentences, length, 3)`, and which tokens are real."""
+        """Returns each token with the two before it, of shape `(sentences, length, 3)`, and a mask of real tokens."""
         padded = nn.functional.pad(input_ids, (2, 0), value=self.boundary)
         return padded.unfold(1, 3, 1), attention_mask.bool()
 
     @torch.no_grad()
     def log_probabilities(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Natural logarithms of each token's probability after those before it, and 0 at padding."""
+        """Returns the natural log probability of each token given the tokens before it, and 0 for padding."""
         words, is_word = self.windows(input_ids, attention_mask)
         first, second, third = words.unbind(-1)
         size = len(self.word_scores)
@@ -129,7 +130,7 @@ class VseScnlmTrigrams(nn.Module):
             place = torch.searchsorted(table, keys).clamp(max=len(table) - 1)
             return torch.where(table[place] == keys, values.float()[place], missing)
 
-        # An unseen n-gram has no share of its own, and an unseen history leaves everything to shorter ones.
+        # An unseen n-gram has probability 0 in its own order. An unseen history leaves everything to lower orders.
         trigram = look_up((first * size + second) * size + third, self.trigrams, self.trigram_scores, -torch.inf)
         bigram = look_up(second * size + third, self.bigrams, self.bigram_scores, -torch.inf)
         backoff = look_up(first * size + second, self.bigrams, self.bigram_backoffs, 0.0)
