@@ -14,7 +14,18 @@
 """
 Visually grounded language for Hugging Face transformers.
 
-`import hf_vg` makes the Auto classes and `pipeline("image-to-text")` know the models of this package.
+`import hf_vg` registers the models of this package with the Auto classes and with `pipeline("image-to-text")`:
+
+```python
+>>> import hf_vg
+>>> from transformers import pipeline
+
+>>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("spatial_transformer"))
+>>> scene = hf_vg.examples.scenes()[0]
+>>> hf_vg.caption_is_true(scene, captioner(scene["image"])[0]["generated_text"])
+True
+
+```
 """
 
 from importlib import import_module
@@ -66,7 +77,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# These import `datasets`, which takes a second. Loading a model does not need it.
+# Imported on first use: these import `datasets`, which takes a second, and loading a model does not need it.
 _LAZY = {
     "caption_is_true": "data",
     "caption_metrics": "evaluation",

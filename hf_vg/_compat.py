@@ -12,11 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-What reaches into the private parts of other libraries. Each part says why it is there and which versions need it, and
-has a test in `tests/test_compat.py` that fails when it stops working or is no longer needed.
+Code that uses private parts of other libraries. Each function says why it exists and which versions need it. A test in
+`tests/test_compat.py` fails when it stops working or is no longer needed.
 
-Model files cannot import this one: they are published beside weights. They and the trainers override methods that
-transformers means to be overridden; the same tests list those, and check that they are still there.
+Model files cannot import this file, because they are published next to the weights. Models and trainers only override
+methods that transformers intends to be overridden. The same tests check that these methods still exist.
 """
 
 from typing import TYPE_CHECKING
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 def let_image_to_text_through() -> None:
     """
-    Lets `pipeline("image-to-text")` reach the pipeline that is registered under that name.
+    Makes `pipeline("image-to-text")` use the pipeline that is registered under that name.
 
-    transformers 5.19 to 5.22 rewrite the name to "image-text-to-text" before they ask the registry. Every other task
-    takes the path it took before.
+    transformers 5.19 to 5.22 rename the task to "image-text-to-text" before they look it up. Other tasks are not
+    affected.
     """
     resolve = pipelines._resolve_deprecated_task
     pipelines._resolve_deprecated_task = lambda task: task if task == "image-to-text" else resolve(task)
@@ -42,10 +42,10 @@ def let_image_to_text_through() -> None:
 
 def let_pipelines_know(auto_class: type, model_class: type[PreTrainedModel]) -> None:
     """
-    Adds a model to those that transformers' pipelines say they support.
+    Adds a model to the tables of supported models in transformers' pipelines.
 
-    In transformers 5.20 to 5.22 two pipelines look into these tables, and not at what was registered with the Auto
-    class. They log an error about a model that is not there.
+    In transformers 5.20 to 5.22, two pipelines check these tables and not the models registered with the Auto class.
+    They log an error for a model that is missing there.
     """
     tables = {
         "AutoModelForImageTextToText": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -59,8 +59,8 @@ def let_pipelines_know(auto_class: type, model_class: type[PreTrainedModel]) -> 
 
 def resolve_features(dataset: "IterableDataset") -> "IterableDataset":
     """
-    Reads the columns of a stream off its first rows, if its files do not name them.
+    Detects the columns of a stream from its first rows, if its files do not declare them.
 
-    datasets 4.0 to 5.2 have no public way to do so: `features` stays `None`.
+    datasets 4.0 to 5.2 have no public function for this: `features` stays `None`.
     """
     return dataset if dataset.features is not None else dataset._resolve_features()

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Everything this package tells transformers about itself, in one table."""
+"""The table of all models and processors that this package registers with transformers."""
 
 from transformers import (
     AutoBackbone,
@@ -46,7 +46,7 @@ FAMILIES = (
         None,
         (
             (AutoBackbone, vgg.VggBackbone),
-            (AutoModel, vgg.VggBackbone),  # `AutoBackbone` asks the Hub, even for a folder
+            (AutoModel, vgg.VggBackbone),  # because `AutoBackbone` contacts the Hub even for a local folder
             (AutoModelForImageClassification, vgg.VggForImageClassification),
         ),
     ),
@@ -90,7 +90,7 @@ FAMILIES = (
             (AutoModel, grounded_visual_bert.GroundedVisualBertModel),
             (AutoModelForPreTraining, grounded_visual_bert.GroundedVisualBertForVGP),
             (AutoModelForVisualQuestionAnswering, grounded_visual_bert.GroundedVisualBertForQuestionAnswering),
-            # transformers has no task for it. A region is a token of the image, and each gets a score.
+            # transformers has no Auto class for this task. Each region is a token that gets a score.
             (AutoModelForTokenClassification, grounded_visual_bert.GroundedVisualBertForReferringExpression),
         ),
     ),
@@ -99,7 +99,7 @@ PIPELINES = (("image-to-text", ImageToTextPipeline, AutoModelForImageTextToText,
 
 
 def register() -> None:
-    """Makes the Auto classes and `pipeline` know the models of this package. `import hf_vg` calls it."""
+    """Registers the models of this package with the Auto classes and `pipeline`. `import hf_vg` calls it."""
     for config_class, processor_class, models in FAMILIES:
         AutoConfig.register(config_class.model_type, config_class)
         for auto_class, model_class in models:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How commands and recipes tell an error that their user can cause: in one sentence, without a traceback."""
+"""Prints errors that a user can cause as one sentence, without a traceback. For commands, recipes and converters."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from .data.loading_report import printable
 from .loading import config_problem
 
 
-# What a user can cause. Anything else is an error of this package, and shows its traceback.
+# Errors that a user can cause. Any other error is a bug of this package and shows its traceback.
 USER_ERRORS = (
     *(ValueError, OSError, ImportError, MemoryError),
     *(SafetensorError, StrictDataclassError, DatasetsError),
@@ -35,11 +35,14 @@ USER_ERRORS = (
 @contextmanager
 def told_in_one_sentence(debug: bool) -> Iterator[None]:
     r"""
-    Within it, an error that the user can cause is printed as one sentence, and the program exits with code 1.
+    A context manager that prints an error of the user as one sentence, and exits with code 1.
 
     Args:
         debug (`bool`):
             Whether to show the traceback instead.
+
+    Yields:
+        `None`: Run the program inside the `with` block.
     """
     try:
         yield
@@ -50,7 +53,7 @@ def told_in_one_sentence(debug: bool) -> Iterator[None]:
 
 
 def error_message(error: BaseException) -> str:
-    """What an error says, without the traceback that a worker process adds to it."""
+    """Returns the message of an error, without the traceback that a worker process adds to it."""
     message = str(error).strip()
     if "Original Traceback (most recent call last):" in message:
         message = message.splitlines()[-1].partition(": ")[2]
@@ -58,5 +61,5 @@ def error_message(error: BaseException) -> str:
         message = f"{error.filename}: {error.strerror}"
     if isinstance(error, StrictDataclassError):
         message = config_problem(error)
-    # It may quote a file name, or a file of somebody else: what is not printable must not reach the terminal.
+    # The message may quote a file of somebody else: control characters must not reach the terminal.
     return "\n".join(map(printable, message.splitlines())) or type(error).__name__

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Loads checkpoints, and says in one sentence what is wrong with one that cannot be loaded."""
+"""Finds, loads and checks checkpoints. If one cannot be loaded, the error says why in one sentence."""
 
 import difflib
 import hashlib
@@ -49,14 +49,14 @@ from .examples import CHECKPOINTS, checkpoint
 
 
 HUB_TIMEOUT = 10  # seconds
-MAX_IMAGE_SIDE = 4096  # pixels that a processor may ask for
-# The most that a captioner of this package may be told to do.
+MAX_IMAGE_SIDE = 4096  # largest image side of an image processor, in pixels
+# The largest values in the generation config of a captioner of this package.
 GENERATION_LIMITS = {
     **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), 1000),
     **dict.fromkeys(("num_beams", "num_return_sequences"), 100),
     **dict.fromkeys(("num_candidates", "num_neighbors"), 10_000),
 }
-# What the models of this package are for, by the class that was saved.
+# The tasks of the models of this package, by class name.
 TASKS = {
     "ShowAttendTellForConditionalGeneration": ("captions",),
     "SpatialTransformerCaptionerForConditionalGeneration": ("captions",),
@@ -69,7 +69,7 @@ TASKS = {
     "GroundedVisualBertForQuestionAnswering": ("regions",),
     "GroundedVisualBertForReferringExpression": ("regions",),
 }
-# For each task: what a model must do, and what to use with a model that does it.
+# For each task: what a model does, and which commands are for such models.
 _MEANINGS = {
     "captions": ("write captions", "`hf-vg caption` or recipes/evaluate_captioner.py"),
     "search": ("put images and sentences in one space", "`hf-vg search` or recipes/evaluate_retrieval.py"),
@@ -79,22 +79,32 @@ _MEANINGS = {
 
 
 def local_folder(name_or_path: str | PathLike) -> Path:
-    """The folder of a checkpoint: your own, or that of an example checkpoint if you have none of this name."""
+    """Returns the folder of a checkpoint. The name of an example checkpoint works if you have no such folder."""
     folder = Path(name_or_path).expanduser()
     return Path(checkpoint(str(name_or_path))) if str(name_or_path) in CHECKPOINTS and not folder.exists() else folder
 
 
 def find_checkpoint(name_or_path: str | PathLike) -> str:
     r"""
-    Checks that a checkpoint is there, before anything else is done: a folder with a `config.json`, an example
-    checkpoint, or a model in the cache or on the Hub. The Hub is asked once, and not about what looks like a folder.
+    Checks that a checkpoint exists: a folder with a `config.json`, an example checkpoint, or a model in the Hugging
+    Face cache or on the Hub. The Hub is asked at most once, and never for a name that looks like a folder.
 
     Args:
         name_or_path (`str` or `PathLike`):
             The folder, one of `hf_vg.examples.CHECKPOINTS`, or `user/name` on the Hub.
 
     Returns:
-        `str`: What `from_pretrained` takes.
+        `str`: The argument for `from_pretrained`.
+
+    Example:
+
+    ```python
+    >>> from pathlib import Path
+    >>> from hf_vg.loading import find_checkpoint
+
+    >>> Path(find_checkpoint("spatial_transformer")).name  # an example checkpoint
+    'spatial_transformer'
+    ```
     """
     name = str(name_or_path)
     path = local_folder(name)
@@ -102,10 +112,10 @@ def find_checkpoint(name_or_path: str | PathLike) -> str:
         if (path / "config.json").is_file():
             return str(path)
         within = sorted(file.parent.name for file in path.glob("*/config.json"))
-        hint = f" These folders in it are: {', '.join(within[:5])}." if within else ""
+        hint = f" These folders in it are checkpoints: {', '.join(within[:5])}." if within else ""
         raise FileNotFoundError(f"{name} is not a checkpoint: it has no config.json.{hint}")
     if path.exists():
-        raise NotADirectoryError(f"{name} is a file. Give the folder of a checkpoint.")
+        raise NotADirectoryError(f"{name} is a file. Pass the folder of a checkpoint.")
     is_hub_name = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) is not None
     if not is_hub_name or ("/" in name and path.parent.is_dir()):
         raise FileNotFoundError(f"there is no folder {name}.{_nearest_checkpoint(path)}")
@@ -115,24 +125,24 @@ def find_checkpoint(name_or_path: str | PathLike) -> str:
         HfApi().model_info(name, timeout=HUB_TIMEOUT)
     except RepositoryNotFoundError:
         raise FileNotFoundError(
-            f"there is no folder {name} here, and no public model {name} on the Hub. For a private one, log in with "
+            f"there is no folder {name} here, and no public model {name} on the Hub. For a private model, log in with "
             f"`hf auth login`.{_nearest_checkpoint(path)}"
         ) from None
     except OfflineModeIsEnabled:
         raise FileNotFoundError(
-            f"there is no folder {name} here, it is not in the Hugging Face cache, and HF_HUB_OFFLINE forbids to ask "
-            f"the Hub.{_nearest_checkpoint(path)}"
+            f"there is no folder {name} here, it is not in the Hugging Face cache, and HF_HUB_OFFLINE is set, so the "
+            f"Hub is not asked.{_nearest_checkpoint(path)}"
         ) from None
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise FileNotFoundError(
             f"there is no folder {name} here, and the Hub cannot be reached ({type(error).__name__}). Download the "
-            f"model where there is a network, and give its folder.{_nearest_checkpoint(path)}"
+            f"model on a machine with a network, and pass its folder.{_nearest_checkpoint(path)}"
         ) from None
     return name
 
 
 def _nearest_checkpoint(path: Path) -> str:
-    """A hint for a folder that is not there: the checkpoint beside it, or in `outputs`, with the most similar name."""
+    """Returns a hint for a missing folder: the checkpoint next to it or in `outputs` with the most similar name."""
     beside, written = (
         {file.parent.name: file.parent for file in folder.glob("*/config.json")}
         for folder in (path.parent, Path("outputs"))
@@ -150,7 +160,7 @@ def load_config(
     name_or_path: str | PathLike, task: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedConfig:
     r"""
-    Reads the config of a checkpoint, and checks that the model is one for the task.
+    Reads the config of a checkpoint, and checks that the model is for the task.
 
     Args:
         name_or_path (`str` or `PathLike`):
@@ -159,6 +169,19 @@ def load_config(
             `"captions"`, `"search"`, `"sentences"` or `"regions"`.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+
+    Returns:
+        [`PreTrainedConfig`]: The config.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.loading import load_config
+
+    >>> load_config("spatial_transformer", task="captions").model_type
+    'spatial_transformer_captioner'
+    ```
     """
     name = find_checkpoint(name_or_path)
     if Path(name).is_dir():
@@ -167,7 +190,7 @@ def load_config(
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except OSError:
         raise
-    except Exception as error:  # wrong values in a config.json are reported in many ways
+    except Exception as error:  # wrong values in a config.json raise many kinds of errors
         raise ValueError(_without_trust(name_or_path, error)) from error
     architectures = config.architectures or [type(config).__name__]
     if not isinstance(architectures, list) or not isinstance(architectures[0], str):
@@ -176,7 +199,7 @@ def load_config(
     if task is None:
         return config
     tasks = TASKS.get(architecture)
-    if tasks is None:  # a model of transformers, or a subclass that a user wrote
+    if tasks is None:  # a model of transformers, or a user's subclass
         fits = {"captions": type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, "search": is_dual_encoder(config)}
         tasks = tuple(name for name in _MEANINGS if fits.get(name, True))
     if task not in tasks:
@@ -189,7 +212,7 @@ def load_config(
 
 
 def is_dual_encoder(config: PreTrainedConfig) -> bool:
-    """Whether the model of this config has one vector for an image and one for a sentence, as CLIP has."""
+    """Returns whether the model of this config encodes images and sentences as vectors, as CLIP does."""
     model_class = MODEL_MAPPING.get(type(config), None)
     return hasattr(model_class, "get_image_features") and hasattr(model_class, "get_text_features")
 
@@ -204,30 +227,43 @@ def load_checkpoint(
     **kwargs: Any,
 ) -> PreTrainedModel:
     r"""
-    Loads a trained model in evaluation mode. One that lacks weights, or whose weights are damaged or not finite, is
-    refused: it would compute nonsense without a word.
+    Loads a trained model in evaluation mode. Raises an error if weights are missing, damaged or not finite, because
+    such a model would silently compute nonsense.
 
     Args:
         name_or_path (`str` or `PathLike`):
             The folder, or `user/name` on the Hub.
         task (`str`, *optional*):
-            What the model must be for: `"captions"`, `"search"`, `"sentences"` or `"regions"`.
+            The task of the model: `"captions"`, `"search"`, `"sentences"` or `"regions"`.
         model_class (`type`, *optional*):
-            The class to load. By default `AutoModelForImageTextToText` for captions, and else `AutoModel`.
+            The class to load. Defaults to `AutoModelForImageTextToText` for captions, and to `AutoModel` otherwise.
         new_head (`bool`, *optional*, defaults to `False`):
-            Whether only the base model must be there: a head that the checkpoint lacks is drawn at random.
+            Whether the head may be missing. It is then initialized at random.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
         may_lack (`Collection[str]`, *optional*):
-            Names of weights that begin anew if the checkpoint lacks them.
-        kwargs:
+            Names of weights that may be missing. They are then initialized at random.
+        kwargs (*optional*):
             Passed to `from_pretrained`.
+
+    Returns:
+        [`PreTrainedModel`]: The model.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.loading import load_checkpoint
+
+    >>> type(load_checkpoint("spatial_transformer", task="captions")).__name__
+    'SpatialTransformerCaptionerForConditionalGeneration'
+    ```
     """
     load_config(name_or_path, task, trust_remote_code)
     if model_class is None:
         model_class = AutoModelForImageTextToText if task == "captions" else AutoModel
     folder = local_folder(name_or_path)
-    # transformers reads these only if there is nothing else.
+    # transformers reads `.bin` files only if there is no `.safetensors` file.
     for file in [] if any(folder.glob("*.safetensors")) else folder.glob("pytorch_model*.bin"):
         check_archive(file)
     try:
@@ -238,22 +274,24 @@ def load_checkpoint(
         raise
     except (ValueError, StrictDataclassError) as error:
         raise ValueError(_without_trust(name_or_path, error)) from error
-    except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program
+    except Exception as error:  # a damaged pickle can raise any exception
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
-        if isinstance(error, RuntimeError) and "mismatched" in reason:  # transformers has reported them
+        if isinstance(error, RuntimeError) and "mismatched" in reason:
             raise ValueError(f"the weights of {name_or_path} do not fit its config.json: {error}") from error
-        if "weights_only" in reason:  # what torch advises then would run the code in a file
+        if "weights_only" in reason:  # torch then advises a setting that would run the code in the file
             reason = type(error).__name__
         raise ValueError(
-            f"the weights of {name_or_path} are damaged, or hold more than tensors ({reason})."
+            f"the weights of {name_or_path} are damaged, or contain more than tensors ({reason})."
         ) from error
     check_weights(name_or_path, model, {*loaded["missing_keys"]} - {*may_lack}, new_head)
     return model.eval()
 
 
 def check_archive(file: Path) -> None:
-    """Refuses a file of torch whose parts are compressed or overlap: a small one could fill the memory."""
-    if not zipfile.is_zipfile(file):  # as torch saved before version 1.6
+    """
+    Raises a `ValueError` if the parts of a torch file are compressed or overlap: a small file could fill the memory.
+    """
+    if not zipfile.is_zipfile(file):  # the format of torch before version 1.6
         return
     try:
         with zipfile.ZipFile(file) as archive:
@@ -261,39 +299,54 @@ def check_archive(file: Path) -> None:
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError(f"{file} is compressed, which torch never does. It is not read.")
+        raise ValueError(f"{file} is compressed. torch does not save such files, so it is not read.")
     if sum(member.file_size for member in members) > file.stat().st_size:
         raise ValueError(f"{file} claims to hold more than its size. It is not read.")
 
 
 def load_part(auto_class: Any, name_or_path: str | PathLike, trust_remote_code: bool = False, **kwargs: Any) -> Any:
     r"""
-    Loads what prepares the inputs of a model, and tries it: one that does not work is refused in one sentence.
+    Loads a tokenizer, an image processor or a processor, and tries it on a short text or a small image. Raises a
+    `ValueError` if it does not work.
 
     Args:
         auto_class (`type`):
-            `AutoTokenizer`, `AutoImageProcessor`, `AutoProcessor`, or the class of a processor.
+            `AutoTokenizer`, `AutoImageProcessor`, `AutoProcessor`, or a processor class.
         name_or_path (`str` or `PathLike`):
             The folder, or `user/name` on the Hub.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
-        kwargs:
+        kwargs (*optional*):
             Passed to `from_pretrained`.
+
+    Returns:
+        The tokenizer, image processor or processor.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from transformers import AutoProcessor
+    >>> from hf_vg.loading import load_part
+
+    >>> type(load_part(AutoProcessor, "spatial_transformer")).__name__
+    'SpatialTransformerCaptionerProcessor'
+    ```
     """
     folder = local_folder(name_or_path)
     name = str(folder) if folder.is_dir() else str(name_or_path)
     try:
         part = auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **kwargs)
         if part is None:
-            raise ValueError("it is not there")
-        # A tokenizer is no processor, and has neither.
+            raise ValueError("it is missing")
+        # A tokenizer has neither of these attributes.
         parts = [part, getattr(part, "tokenizer", None), getattr(part, "image_processor", None)]
         for one in parts:
             if isinstance(one, PreTrainedTokenizerBase):
                 one("a dog")
             elif isinstance(one, ImageProcessingMixin):
                 _try_image_processor(one)
-    except Exception as error:  # broken files are reported in many ways
+    except Exception as error:  # broken files raise many kinds of errors
         kind = auto_class.__name__.removeprefix("Auto")
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         if "trust_remote_code" in str(error):
@@ -303,7 +356,7 @@ def load_part(auto_class: Any, name_or_path: str | PathLike, trust_remote_code: 
 
 
 def _try_image_processor(image_processor: Any) -> None:
-    # Where there is a longest edge, some processors count pixels instead of sides.
+    # With a longest edge, some image processors count pixels in `shortest_edge`.
     for field in ("size", "crop_size"):
         size = dict(getattr(image_processor, field, None) or {})
         names = ("height", "width", *(() if size.get("longest_edge") else ("shortest_edge",)))
@@ -319,15 +372,13 @@ def _try_image_processor(image_processor: Any) -> None:
             raise ValueError(f"{field} must be finite, got {values!r:.80}")
     pixel_values = image_processor(Image.new("RGB", (224, 224)), return_tensors="pt").get("pixel_values")
     if isinstance(pixel_values, torch.Tensor) and not torch.isfinite(pixel_values).all():
-        raise ValueError(
-            "an image becomes numbers that are not finite: image_mean, image_std or rescale_factor is wrong"
-        )
+        raise ValueError("its pixel values are not finite: image_mean, image_std or rescale_factor is wrong")
 
 
 def check_generation(name_or_path: str | PathLike, model: PreTrainedModel) -> None:
     r"""
-    Refuses a captioner of this package whose generation config would make it write for ever, or words that it does
-    not have.
+    Raises a `ValueError` if the generation config of a captioner of this package has numbers out of range: the model
+    would never stop, or would use tokens that it does not have.
 
     Args:
         name_or_path (`str` or `PathLike`):
@@ -357,7 +408,7 @@ def check_weights(
     name_or_path: str | PathLike, model: PreTrainedModel, missing: Iterable[str], new_head: bool = False
 ) -> None:
     r"""
-    Refuses a model that lacks weights, or has weights that are not finite.
+    Raises a `ValueError` if weights of a model are missing or not finite.
 
     Args:
         name_or_path (`str` or `PathLike`):
@@ -390,21 +441,21 @@ def _without_trust(name_or_path: str | PathLike, error: Exception) -> str:
     if isinstance(error, StrictDataclassError):
         return f"the config of {name_or_path} is wrong: {config_problem(error)}"
     if "trust_remote_code" in str(error):
-        return f"{name_or_path} needs code of its own. If you trust its author, give --trust_remote_code."
+        return f"{name_or_path} comes with its own code. If you trust its author, pass --trust_remote_code."
     if not isinstance(error, ValueError):
         return f"{name_or_path} cannot be loaded: its config.json is wrong ({type(error).__name__}: {error!s:.300})."
     return f"{name_or_path} cannot be loaded: {error}"
 
 
 def config_problem(error: StrictDataclassError) -> str:
-    """What a config says of a wrong value, as one sentence with the name of the field."""
+    """Returns the error of a config as one sentence with the name of the field."""
     field = re.match(r"Validation error for field '(.+?)'", str(error))
     problem = " ".join(str(error.__cause__ or error).split()).rstrip(".")
     return f"{problem:.300}." if field is None or field[1] in problem else f"{field[1]} {problem:.300}."
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """A digest of all weights of a model, by name."""
+    """Returns a digest of the names and values of all weights of a model."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

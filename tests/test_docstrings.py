@@ -37,6 +37,7 @@ UNFINISHED = (
     "hf_vg/pipelines",
     "hf_vg/reports",
     "hf_vg/training",
+    "benchmarks",
     "recipes",
     "docs",
     "README.md",

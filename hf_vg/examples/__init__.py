@@ -53,6 +53,9 @@ def checkpoint(name: str) -> str:
         name (`str`):
             One of `hf_vg.examples.CHECKPOINTS`.
 
+    Returns:
+        `str`: The folder.
+
     Example:
 
         >>> import hf_vg

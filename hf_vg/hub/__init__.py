@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""Model cards, uploads to the Hub, and converters of published weights."""
 
 from ..models.publishing import upload_folder
 from .cards import Run, model_card

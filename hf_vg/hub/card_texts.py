@@ -11,24 +11,28 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What cards say of each model, dataset and paper."""
+"""The texts of model cards: one entry per model, dataset and paper."""
 
 from typing import Any, NamedTuple
 
 
 class About(NamedTuple):
+    """The text of a card about a model class."""
+
     auto_class: str
-    kind: str | None = None  # which snippet of the template shows how to use it
+    kind: str | None = None  # selects the usage snippet in the template
     summary: str = ""
     pipeline_tag: str = "feature-extraction"
     tags: tuple[str, ...] = ("visual-grounding",)
     papers: tuple[str, ...] = ()
-    figure_text: str = "What the model makes of a few examples."
-    speaks: bool = True  # reads or writes a language
-    limits: str = "It knows what its training data shows, and the words in it: of anything else it speaks wrongly."
+    figure_text: str = "Outputs of the model for a few examples."
+    speaks: bool = True  # whether the model reads or writes text
+    limits: str = "The model only knows the things and words of its training data. For anything else it is wrong."
 
 
 class DatasetAbout(NamedTuple):
+    """The text of a card about a dataset."""
+
     name: str
     text: str
     license: str
@@ -38,43 +42,43 @@ class DatasetAbout(NamedTuple):
 
 
 _CAPTIONER_LIMITS = (
-    "It writes what its training captions make likely, and may name things that are not there. A map shows where the "
-    "model looked when it chose a word, which is not always where the thing is."
+    "Captions follow the training captions, and may name things that are not in the image. A map shows where the "
+    "model looked when it chose a word. This is not always where the object is."
 )
 _GROUNDED: dict[str, Any] = {
     "tags": ("visual-grounding", "attention-supervision"),
     "papers": ("samaran2021", "li2019"),
-    "figure_text": "Words of captions, and the regions that the model attends to for each.",
-    "limits": "It chooses among the regions it is given, and cannot point to what no region shows.",
+    "figure_text": "Words of captions, and the regions that the model attends to for each word.",
+    "limits": "The model chooses among the given regions. It cannot find an object that no region shows.",
 }
 
 MODELS = {
     "ShowAttendTellForConditionalGeneration": About(
         auto_class="AutoModelForImageTextToText",
         kind="captioner",
-        summary="Show, Attend and Tell describes an image in a sentence, and shows for each word where it looked: an "
-        "LSTM reads the feature map of a convolutional network through visual attention.",
+        summary="Show, Attend and Tell describes an image in one sentence, and shows where it looked for each word. "
+        "An LSTM attends to the feature map of a convolutional network.",
         pipeline_tag="image-to-text",
         tags=("image-captioning", "visual-attention"),
         papers=("xu2015",),
-        figure_text="Each image, and where the model looked while it wrote each word of its caption.",
+        figure_text="Images, and where the model looked for each word of its caption.",
         limits=_CAPTIONER_LIMITS,
     ),
     "SpatialTransformerCaptionerForConditionalGeneration": About(
         auto_class="AutoModelForImageTextToText",
         kind="captioner",
-        summary="This Transformer describes an image in a sentence: spatial self-attention over the feature map of a "
-        "convolutional network, and attention to it for each word.",
+        summary="This Transformer describes an image in one sentence. The encoder uses self-attention over the "
+        "feature map of a convolutional network, and the decoder attends to it for each word.",
         pipeline_tag="image-to-text",
         tags=("image-captioning", "visual-attention"),
         papers=("springenberg2018",),
-        figure_text="Each image, and where the model looked while it wrote each word of its caption.",
+        figure_text="Images, and where the model looked for each word of its caption.",
         limits=_CAPTIONER_LIMITS,
     ),
     **{
         f"{family}Model": About(
             auto_class="AutoModel",
-            summary=f"The encoder and the decoder of a {family}, without the layer that chooses words.",
+            summary=f"The encoder and the decoder of a {family}, without the output layer over words.",
             pipeline_tag="image-feature-extraction",
             tags=("image-captioning", "visual-attention"),
             papers=(paper,),
@@ -84,18 +88,18 @@ MODELS = {
     "VseScnlmForConditionalGeneration": About(
         auto_class="AutoModelForImageTextToText",
         kind="describer",
-        summary="A structure-content language model, which describes an image from its vector in a joint space of "
-        "images and sentences: it fills sequences of part-of-speech tags with words that fit the vector.",
+        summary="A structure-content language model. It describes an image from its vector in a joint space of images "
+        "and sentences: it fills sequences of part-of-speech tags with words that fit the vector.",
         pipeline_tag="image-to-text",
         tags=("image-captioning", "visual-semantic-embedding"),
         papers=("kiros2014",),
-        limits="It writes what its training captions make likely, and may name things that are not there.",
+        limits="Captions follow the training captions, and may name things that are not in the image.",
     ),
     "VseScnlmModel": About(
         auto_class="AutoModel",
         kind="space",
-        summary="One space for images and sentences: those that belong together lie near each other, so that a "
-        "sentence finds its image and an image its sentence.",
+        summary="A joint space of images and sentences. Images and sentences that belong together have similar "
+        "vectors, so you can search images with sentences and sentences with images.",
         pipeline_tag="zero-shot-image-classification",
         tags=("visual-semantic-embedding", "image-text-retrieval"),
         papers=("kiros2014",),
@@ -105,104 +109,102 @@ MODELS = {
         About(
             auto_class="AutoModel",
             kind="encoder",
-            summary="Makes vectors of sentences that know what the sentences look like: a self-attentive encoder, "
-            "trained to predict the image of a caption, another caption of the same image, or both.",
+            summary="A visually grounded sentence encoder. It turns sentences into vectors with self-attention, and "
+            "was trained to predict the image of a caption, another caption of the same image, or both.",
             pipeline_tag="feature-extraction",
             tags=("sentence-embeddings", "visual-grounding"),
             papers=("yoo2017", "kiela2017"),
-            figure_text="Sentences, and how much the encoder's attention looks at each word.",
+            figure_text="Sentences, and the attention of the encoder to each word.",
         ),
     ),
     "GroundedVisualBertForVGP": About(
         auto_class="AutoModelForPreTraining",
         kind="vgp",
-        summary="VisualBERT from pixels and boxes, whose attention was supervised by phrases and the regions that "
-        "show them. It tells which of two captions are of an image, and how two phrases paraphrase each other.",
+        summary="VisualBERT from pixels and boxes. Its attention was supervised with phrases and the regions that "
+        "show them. It predicts which of two captions match an image, and how two phrases are related.",
         **_GROUNDED,
     ),
     "GroundedVisualBertForQuestionAnswering": About(
         auto_class="AutoModelForVisualQuestionAnswering",
         kind="vqa",
-        summary="Answers questions about an image: VisualBERT from pixels and boxes.",
+        summary="VisualBERT from pixels and boxes, trained to answer questions about images.",
         pipeline_tag="visual-question-answering",
         **_GROUNDED,
     ),
     "GroundedVisualBertForReferringExpression": About(
         auto_class="AutoModelForTokenClassification",
         kind="referring",
-        summary="Finds the region of an image that an expression refers to: VisualBERT from pixels and boxes.",
+        summary="VisualBERT from pixels and boxes, trained to find the region that an expression refers to.",
         pipeline_tag="zero-shot-object-detection",
         **_GROUNDED,
     ),
     "GroundedVisualBertModel": About(
         auto_class="AutoModel",
         kind="visual_bert",
-        summary="VisualBERT from pixels and boxes, without a head for any task: states of words and regions.",
+        summary="VisualBERT from pixels and boxes, without a task head. It returns the states of words and regions.",
         **_GROUNDED,
     ),
     "VggBackbone": About(
         auto_class="AutoModel",
         kind="backbone",
-        summary="The convolutions of VGG, which make a feature map of an image. Captioners see through them.",
+        summary="The convolutions of VGG. They compute the feature map of an image, and captioners use them as a "
+        "backbone.",
         pipeline_tag="image-feature-extraction",
         tags=("image-features",),
         papers=("simonyan2014",),
         speaks=False,
-        limits="The fully connected layers are left out, so that it classifies nothing by itself.",
+        limits="The fully connected layers are left out, so the model does not classify images.",
     ),
     "VggForImageClassification": About(
         auto_class="AutoModelForImageClassification",
         kind="backbone",
-        summary="VGG with its classifier. Captioners see through its convolutions, and fc7 gives 4,096 numbers of an "
-        "image.",
+        summary="VGG with its classifier. Captioners use its convolutions as a backbone, and fc7 gives 4,096 features "
+        "per image.",
         pipeline_tag="image-classification",
         tags=("image-features",),
         papers=("simonyan2014",),
         speaks=False,
-        limits="torchvision's file does not name the 1,000 classes of ImageNet, which are numbered.",
+        limits="The 1,000 ImageNet classes have numbers and no names, as in torchvision's file.",
     ),
 }
 
 _FLICKR = (
-    "The photographs come from Flickr, and are offered for non-commercial research and education: see Flickr's terms "
-    "of use, and what the dataset's makers ask."
+    "The photos come from Flickr and are offered for non-commercial research and education. See Flickr's terms of use "
+    "and the terms of the dataset."
 )
-_COCO = "annotations CC BY 4.0; the photographs come from Flickr, and Flickr's terms of use apply to them."
+_COCO = "The annotations are CC BY 4.0. The photos come from Flickr, and Flickr's terms of use apply to them."
 DATASETS = {
     "scenes": DatasetAbout(
         name="scenes",
-        text="*scenes*, the micro-world of coloured shapes that hf_vg draws on the spot, with captions, phrases, "
-        "paraphrases, questions and referring expressions. Nothing was downloaded, and nobody is shown or quoted.",
-        license="Apache-2.0, as hf_vg, which makes it.",
+        text="*scenes*: pictures of coloured shapes that hf_vg draws itself, with captions, phrases, paraphrases, "
+        "questions and referring expressions. They contain no data of other people.",
+        license="Apache-2.0, the licence of hf_vg, which draws the scenes.",
         model_license="apache-2.0",
-        limits="It has only ever seen drawn scenes of coloured shapes: it is for tests and teaching, and says nothing "
-        "sensible of photographs.",
+        limits="The model has only seen drawings of coloured shapes. It is for tests and teaching, and its outputs "
+        "for photos are meaningless.",
     ),
-    "flickr8k": DatasetAbout(
-        name="Flickr8k", text="Flickr8k: 8,000 photographs with five captions each.", license=_FLICKR
-    ),
+    "flickr8k": DatasetAbout(name="Flickr8k", text="Flickr8k: 8,000 photos with five captions each.", license=_FLICKR),
     "flickr30k": DatasetAbout(
-        name="Flickr30k", text="Flickr30k: 31,000 photographs with five captions each.", license=_FLICKR
+        name="Flickr30k", text="Flickr30k: 31,000 photos with five captions each.", license=_FLICKR
     ),
     "flickr30k_entities": DatasetAbout(
         name="Flickr30k Entities",
-        text="Flickr30k Entities: the photographs and captions of Flickr30k, with a box for each phrase that names "
+        text="Flickr30k Entities: the photos and captions of Flickr30k, with boxes for the phrases that name "
         "something, and the types of visually grounded paraphrases.",
         license=_FLICKR,
     ),
-    "coco": DatasetAbout(name="COCO", text="COCO: photographs with five captions each.", license=_COCO),
+    "coco": DatasetAbout(name="COCO", text="COCO: photos with five captions each.", license=_COCO),
     "karpathy": DatasetAbout(
         name="Karpathy's splits",
-        text="Photographs and captions of Flickr8k, Flickr30k or COCO, in the splits of Karpathy and Fei-Fei.",
+        text="Photos and captions of Flickr8k, Flickr30k or COCO, in the splits of Karpathy and Fei-Fei.",
         license=_FLICKR,
     ),
-    "vqa": DatasetAbout(name="VQA v2", text="VQA v2: questions about photographs of COCO.", license=_COCO),
+    "vqa": DatasetAbout(name="VQA v2", text="VQA v2: questions about photos of COCO.", license=_COCO),
     **{
         name: DatasetAbout(
             name=title,
-            text=f"{title}: expressions that refer to one object in photographs of COCO.",
-            license="see the makers of its expressions; the photographs come from Flickr, and Flickr's terms of use "
-            "apply to them.",
+            text=f"{title}: expressions that refer to one object in a photo of COCO.",
+            license="See the dataset's licence. The photos come from Flickr, and Flickr's terms of use apply to them.",
         )
         for name, title in (("refcoco", "RefCOCO"), ("refcoco+", "RefCOCO+"), ("refcocog", "RefCOCOg"))
     },

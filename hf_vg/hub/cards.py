@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Model cards: what a stranger needs to know of a checkpoint, filled from the model and from the run that made it."""
+"""Model cards, written from the model and from what is known about its training."""
 
 import json
 import math
@@ -36,29 +36,40 @@ TEMPLATE = Path(__file__).with_name("card_template.md")
 @dataclass
 class Run:
     r"""
-    What is known of how a model came about.
+    Describes how a model was trained, for its card.
 
     Args:
         dataset (`str`, *optional*):
-            What it was trained on: a name that recipes take, or a dataset of the Hub.
+            The training data: a dataset name that recipes accept, or a dataset on the Hub.
         hyperparameters (`dict`, *optional*):
-            Names and values, as they are to be read.
+            Names and values, as they should appear in the card.
         metrics (`dict[str, float]`, *optional*):
-            What the model scored.
+            The scores of the model.
         split (`str`, *optional*, defaults to `"test"`):
-            The split of the dataset that was scored, by the dataset's own name for it.
+            The split that the model was scored on.
         num_images (`int`, *optional*):
-            The number of images that were scored.
+            The number of images that the model was scored on.
         figure (`str`, *optional*):
-            File in the checkpoint's folder that shows an image with the model's maps.
+            A file in the folder of the checkpoint: a figure with the model's attention maps.
         example (`str`, *optional*):
-            File in the checkpoint's folder, an image to try the model on.
+            A file in the folder of the checkpoint: an image for the usage snippet.
         base_model (`str`, *optional*):
-            The checkpoint that training went on from.
+            The checkpoint that training started from.
         converted_from (`str`, *optional*):
-            The published weights that were converted.
+            The published weights that the model was converted from.
         license (`str`, *optional*):
-            Of the weights, as the Hub names it. By default that which the dataset allows, if it is known.
+            The licence of the weights, as the Hub names it. By default, the card uses the one that the dataset allows,
+            if it is known.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.hub import Run
+
+    >>> run = Run(dataset="scenes", metrics={"bleu_4": 0.25}, hyperparameters={"learning rate": 0.001})
+    >>> run.split
+    'test'
+    ```
     """
 
     dataset: str | None = None
@@ -81,14 +92,26 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         model ([`PreTrainedModel`]):
             Any model of this package.
         name (`str`):
-            What its user gives `from_pretrained`: `user/name` on the Hub, or a folder.
+            The argument of `from_pretrained`: `user/name` on the Hub, or a folder.
         run ([`Run`], *optional*):
-            How the model came about.
+            How the model was trained.
         tags (`Sequence[str]` or `str`, *optional*):
             More tags.
 
     Returns:
-        [`~huggingface_hub.ModelCard`]: Its front matter is checked by huggingface_hub.
+        [`~huggingface_hub.ModelCard`]: The card. Save it with `card.save("README.md")`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg import VggBackbone, VggConfig
+    >>> from hf_vg.hub import Run, model_card
+
+    >>> model = VggBackbone(VggConfig(depths=[1], hidden_sizes=[8]))
+    >>> card = model_card(model, "me/tiny-vgg", Run(dataset="scenes"))
+    >>> card.data.license, card.data.pipeline_tag
+    ('apache-2.0', 'image-feature-extraction')
+    ```
     """
     from .. import __version__
 
@@ -124,7 +147,7 @@ def model_card(model: Any, name: str, run: Run | None = None, tags: Sequence[str
         or None,
     )
     if data.eval_results is None:
-        data.model_name = None  # it names the entry of `model-index`, and is no field of its own
+        data.model_name = None  # only used as the name of the entry in `model-index`
     is_folder = os.path.isdir(name) or "/" not in name
     has_backbone = getattr(config, "backbone_config", None) is not None
     card = ModelCard.from_template(
@@ -172,11 +195,11 @@ def _dataset_about(dataset: str | None) -> DatasetAbout | None:
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) is not None
     shown = escape_markdown(dataset)
     text = f"[{shown}](https://huggingface.co/datasets/{quote(dataset)})" if on_hub else f"{shown}."
-    return DatasetAbout(name=dataset, text=text, license="see the dataset's licence.", on_hub=on_hub)
+    return DatasetAbout(name=dataset, text=text, license="See the dataset's licence.", on_hub=on_hub)
 
 
 def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Scores only, in the order of the table: neither times nor counts, and without the prefix of Trainer."""
+    """Returns the scores in the order of `METRICS`, without times and counts, and without Trainer's prefix."""
     plain = {key.removeprefix("test_"): value for key, value in metrics.items()}
     without = ("runtime", "samples_per_second", "steps_per_second", "epoch", "words", "arithmetic_queries")
     order = {key: place for place, key in enumerate(METRICS)}
@@ -201,12 +224,12 @@ def _feature_shape(config: Any, kind: str | None) -> str:
 
 def _image_line(name: str, example: str | None, is_folder: bool) -> str:
     if example is None:
-        return 'image = Image.new("RGB", (256, 256), "gray")  # put an image of yours here'
+        return 'image = Image.new("RGB", (256, 256), "gray")  # put your image here'
     if is_folder:
         return f'image = "{_in_quotes(Path(name, example).as_posix())}"'
-    return f'image = hf_hub_download("{_in_quotes(name)}", "{example}")  # or an image of yours'
+    return f'image = hf_hub_download("{_in_quotes(name)}", "{example}")  # or your own image'
 
 
 def _in_quotes(text: str) -> str:
-    """As it stands between the quotes of a Python string. A path of Windows has its slashes turned."""
+    """Escapes a text for a Python string in quotes. Backslashes of Windows paths become slashes."""
     return json.dumps(text.replace("\\", "/"))[1:-1]

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What converters of published weights share."""
+"""Shared by the converters of published weights."""
 
 import argparse
 import os
@@ -32,42 +32,45 @@ REAL_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def converter_parser(module: str, description: str, checkpoint_help: str) -> argparse.ArgumentParser:
-    """The arguments that every converter takes."""
+    """Returns a parser with the arguments that all converters take."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--checkpoint", required=True, help=checkpoint_help)
-    parser.add_argument("--output_dir", type=Path, required=True, help="folder to create")
-    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: as in the file")
+    parser.add_argument("--output_dir", type=Path, required=True, help="the folder to create")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: the dtype of the file")
     parser.add_argument("--push_to_hub", metavar="USER/NAME", help="also upload the folder to this repository")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")
     return parser
 
 
 def read_state_dict(checkpoint: str | Path, expected: str) -> dict[str, torch.Tensor]:
     r"""
-    Reads tensors, and never runs code that a file may hold.
+    Reads the tensors of a file. It never runs code that the file may contain.
 
     Args:
         checkpoint (`str` or `Path`):
-            A `.safetensors` file, or one that torch has saved, which is read with `weights_only=True`.
+            A `.safetensors` file, or a file saved by torch, which is read with `weights_only=True`.
         expected (`str`):
-            What the file should hold, for errors.
+            What the file should contain, for error messages.
+
+    Returns:
+        `dict[str, torch.Tensor]`: The tensors by name.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_file():
         problem = f"{checkpoint} is not a regular file" if checkpoint.exists() else f"there is no file {checkpoint}"
         raise FileNotFoundError(f"{problem}; expected {expected}.")
-    expected = f"expected {expected}, as a `.safetensors` file or a state dict of tensors that torch has saved"
+    expected = f"expected {expected}, as a `.safetensors` file or a state dict of tensors saved by torch"
     with open(checkpoint, "rb") as opened:
         start = opened.read(24)
     try:
         if checkpoint.suffix == ".safetensors":
             return load_file(checkpoint)
         check_archive(checkpoint)
-        with warnings.catch_warnings(action="ignore"):  # about files that are refused anyway
+        with warnings.catch_warnings(action="ignore"):  # torch warns about files that are rejected anyway
             state_dict = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle may raise anything: its opcodes are a small program
+    except Exception as error:  # a damaged pickle can raise any exception
         code = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
-        reason = f"it asks for the code {code[1]}" if code else f"it begins with {start!r}" if start else "it is empty"
+        reason = f"it would run {code[1]}" if code else f"it begins with {start!r}" if start else "it is empty"
         raise ValueError(f"{checkpoint} cannot be read as weights: {reason}; {expected}.") from error
     if not isinstance(state_dict, Mapping):
         raise ValueError(f"{checkpoint} holds an object of type {type(state_dict).__name__}; {expected}.")
@@ -75,12 +78,12 @@ def read_state_dict(checkpoint: str | Path, expected: str) -> dict[str, torch.Te
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ValueError(f"{checkpoint}: {name!r:.100} is of type {type(value).__name__}; {expected}.")
         if not _is_plain(value):
-            raise ValueError(f"{checkpoint}: {name!r:.100} is not a plain tensor with all its numbers; {expected}.")
+            raise ValueError(f"{checkpoint}: {name!r:.100} is not a plain tensor with complete data; {expected}.")
     return dict(state_dict)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the file held every number. Of others a few bytes can claim any size."""
+    """Returns whether the file contained all numbers of a tensor. Otherwise, a few bytes could claim any size."""
     if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided or tensor.device.type != "cpu":
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
@@ -88,18 +91,18 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def check_tensors(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], what: str) -> None:
     r"""
-    Refuses tensors that are not those of a model, before anything is done with them.
+    Raises a `ValueError` if tensors do not have the names, shapes and types of a model.
 
     Args:
         found (`Mapping[str, torch.Tensor]`):
             The tensors of a file.
         expected (`Mapping[str, torch.Tensor]`):
-            Tensors of the same names and shapes, which may be without data.
+            The tensors of the model. They may be on the meta device.
         what (`str`):
-            What the file should hold.
+            What the file should contain, for error messages.
     """
     misshapen = [
-        f"{name} is {list(tensor.shape)} and not {list(expected[name].shape)}"
+        f"{name} is {list(tensor.shape)}, not {list(expected[name].shape)}"
         for name, tensor in found.items()
         if name in expected and tensor.shape != expected[name].shape
     ]
@@ -119,19 +122,19 @@ def check_tensors(found: Mapping[str, torch.Tensor], expected: Mapping[str, torc
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few of a list for an error."""
+    """Returns the first five names of a list, for error messages."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return str([name[:100] for name in names[:5]]) + more
 
 
 @contextmanager
 def new_folder(output_dir: str | Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `output_dir` at the end: all of it, or nothing if anything fails."""
+    """Yields a temporary folder, which is renamed to `output_dir` at the end. On errors, nothing is written."""
     output_dir = Path(output_dir)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise FileExistsError(f"{output_dir} is not empty; expected a new or empty folder")
+        raise FileExistsError(f"{output_dir} is not empty. Pass a new or empty folder.")
     output_dir.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling is on the same file system, so the rename that publishes it is one step.
+    # Next to `output_dir`, so on the same file system: the final rename is atomic.
     with tempfile.TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}-") as staging_dir:
         staged = Path(staging_dir, output_dir.name)
         staged.mkdir()

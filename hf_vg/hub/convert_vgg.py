@@ -18,9 +18,9 @@ Convert torchvision's VGG weights (`.safetensors`, or a `.pth` state dict) to a 
 python -m hf_vg.hub.convert_vgg --checkpoint vgg19-dcbb9e9d.pth --output_dir vgg19
 ```
 
-The variant is read off the tensors, and the precision is kept unless `--dtype` casts it. A file with torchvision's
-classifier becomes a `VggForImageClassification`, a file of convolutions a `VggBackbone`. Either is a `--backbone` for
-the recipes, and the first also has fc6 and fc7: `--backbone_stage fc7`.
+The variant is detected from the tensors. The dtype is kept unless you set `--dtype`. A file with torchvision's
+classifier becomes a `VggForImageClassification`, and a file without it a `VggBackbone`. You can use both as
+`--backbone` in the recipes. With the classifier you can also use fc6 and fc7: `--backbone_stage fc7`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ CLASSIFIER = {"vgg.fc6.linear": "classifier.0", "vgg.fc7.linear": "classifier.3"
 
 
 def _module_names(config: VggConfig) -> Iterator[tuple[str, str]]:
-    """Pairs (name in `VggBackbone`, name in torchvision) of every convolution and normalization."""
-    position = 0  # in torchvision's flat `features`, where ReLUs and pools count too
+    """Yields the names of each convolution and normalization in `VggBackbone` and in torchvision."""
+    position = 0  # index in torchvision's `features`, which counts ReLUs and pools too
     for stage_idx, depth in enumerate(config.depths):
         for layer_idx in range(depth):
             layer = f"stages.{stage_idx}.layers.{layer_idx}"
@@ -65,17 +65,17 @@ def _empty_model(config: VggConfig) -> PreTrainedModel:
 def convert_torchvision_state_dict(
     state_dict: Mapping[str, torch.Tensor],
 ) -> tuple[VggConfig, dict[str, torch.Tensor]]:
-    """
-    Rename the tensors of a torchvision VGG to those of [`VggForImageClassification`], or of [`VggBackbone`] if there
+    r"""
+    Renames the tensors of a torchvision VGG to those of [`VggForImageClassification`], or of [`VggBackbone`] if there
     is no classifier.
 
     Args:
         state_dict (`Mapping[str, torch.Tensor]`):
-            torchvision's tensors: `features.*`, and `classifier.*` if the file has it.
+            The tensors of torchvision: `features.*`, and `classifier.*` if the file has them.
 
     Returns:
-        `tuple[VggConfig, dict[str, torch.Tensor]]`: the configuration read off the tensors, and a state dict for it
-        that shares their memory.
+        `tuple[VggConfig, dict[str, torch.Tensor]]`: The config, detected from the tensors, and the state dict of the
+        model. It shares memory with the original tensors.
     """
     tensors = dict(state_dict)
     num_convolutions = sum(name.startswith("features.") and tensor.ndim == 4 for name, tensor in tensors.items())
@@ -90,7 +90,7 @@ def convert_torchvision_state_dict(
     use_batch_norm = any(name.endswith(".running_mean") for name in tensors)
     sizes = {}
     if any(name.startswith("classifier.") for name in tensors):
-        # Of a tensor that is missing or misshapen, the published size is taken. The check below names the tensor.
+        # If a tensor is missing or has a wrong shape, use the published size: the check below reports the tensor.
         fc6, output = (tensors.get(f"classifier.{index}.weight", torch.empty(0)) for index in (0, 6))
         sizes = {
             "fc_size": len(fc6) if fc6.ndim == 2 and 0 < len(fc6) <= 65_536 else 4096,
@@ -107,11 +107,11 @@ def convert_torchvision_state_dict(
         source_name = f"{module_names[module_name]}.{tensor_name}"
         expected[source_name], names[source_name] = tensor, name
         if tensor_name == "num_batches_tracked":
-            # torchvision's older batch-norm files lack this counter; torch's own loader starts it at 0 as well.
+            # torchvision's older batch-norm files lack this counter. torch's own loader also starts it at 0.
             tensors.setdefault(source_name, torch.zeros((), dtype=torch.long))
     batch_norm = "_bn" if use_batch_norm else ""
     check_tensors(
-        tensors, expected, f"a torchvision {variant}{batch_norm}, which its {num_convolutions} convolutions suggest"
+        tensors, expected, f"a torchvision {variant}{batch_norm}, although it has {num_convolutions} convolutions"
     )
     return config, {name: tensors[source_name] for source_name, name in names.items()}
 
@@ -119,19 +119,18 @@ def convert_torchvision_state_dict(
 def convert_checkpoint(
     checkpoint: str | Path, output_dir: str | Path, dtype: torch.dtype | None = None, name: str | None = None
 ) -> None:
-    """
-    Write `output_dir` from a file of torchvision's VGG weights: all of it, or nothing if anything fails.
+    r"""
+    Converts a file of torchvision's VGG weights to a folder. If anything fails, nothing is written.
 
     Args:
         checkpoint (`str` or `Path`):
             A `.safetensors` file, or a `.pth` file, which is read with `weights_only=True`.
         output_dir (`str` or `Path`):
-            Folder to create. It gets the weights, the configuration, the preprocessing, the model's own code and a
-            card.
+            The folder to create. It gets the weights, the config, the image processor, the model's code and a card.
         dtype (`torch.dtype`, *optional*):
-            Precision to store. That of the file when not given.
+            The dtype to save. Defaults to the dtype of the file.
         name (`str`, *optional*):
-            What the card calls the model: `user/name` on the Hub. The folder when not given.
+            The name of the model in the card: `user/name` on the Hub. Defaults to the folder.
     """
     checkpoint = Path(checkpoint)
     with new_folder(output_dir) as folder:
@@ -161,6 +160,7 @@ def convert_checkpoint(
 
 
 def main(args: Sequence[str] | None = None) -> None:
+    """Runs the converter from the command line."""
     parser = converter_parser(
         "hf_vg.hub.convert_vgg",
         "Convert torchvision's VGG weights to a folder for `from_pretrained`.",

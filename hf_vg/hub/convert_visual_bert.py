@@ -12,8 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Convert published VisualBERT weights to a folder for `from_pretrained`: a transformers checkpoint (a folder, or a name
-on the Hub such as `uclanlp/visualbert-vqa-coco-pre`), or a state dict of the authors' (`vqa_coco_pre_trained.th`).
+Convert published VisualBERT weights to a folder for `from_pretrained`. The source is a transformers checkpoint (a
+folder, or a name on the Hub such as `uclanlp/visualbert-vqa-coco-pre`), or a state dict of the authors
+(`vqa_coco_pre_trained.th`).
 
 ```bash
 python -m hf_vg.hub.convert_visual_bert --checkpoint uclanlp/visualbert-vqa-coco-pre \
@@ -21,8 +22,9 @@ python -m hf_vg.hub.convert_visual_bert --checkpoint uclanlp/visualbert-vqa-coco
 accelerate launch --quiet recipes/train_vgp.py --checkpoint visualbert
 ```
 
-The encoder is taken over weight for weight, and heads of other tasks are left out. VisualBERT itself sees features of
-an object detector; with `--backbone` the model sees pixels and boxes, through a projection that is yet to be trained.
+The weights of the encoder are copied, and task heads are left out. VisualBERT itself takes the features of an object
+detector. With `--backbone` the model takes pixels and boxes instead. The projection of their features is initialized
+at random, so you have to train it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +47,14 @@ from .cards import Run, model_card
 from .conversion import check_tensors, converter_parser, new_folder, read_state_dict, some
 
 
-# Parts of names in the authors' code, and in transformers'.
+# Parts of weight names in the authors' code, and in transformers.
 RENAMED = (
     ("bert.bert.", "visual_bert."),
     ("token_type_embeddings_visual", "visual_token_type_embeddings"),
     ("position_embeddings_visual", "visual_position_embeddings"),
     ("embeddings.projection", "embeddings.visual_projection"),
 )
-# Matrices that tell the sizes of a model, by their names in transformers.
+# Matrices that determine the sizes of a model, by their names in transformers.
 SIZES_FROM = (
     "embeddings.word_embeddings.weight",
     "embeddings.visual_projection.weight",
@@ -60,22 +62,23 @@ SIZES_FROM = (
     "embeddings.token_type_embeddings.weight",
     "encoder.layer.0.intermediate.dense.weight",
 )
-HEAD_SIZE = 64  # of every published BERT and VisualBERT: tensors do not tell
+HEAD_SIZE = 64  # in every published BERT and VisualBERT. The tensors do not determine it.
 
 
 def convert_visual_bert_state_dict(
     state_dict: Mapping[str, torch.Tensor],
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """
-    Rename the tensors of a VisualBERT to those of [`GroundedVisualBertModel`].
+    r"""
+    Renames the tensors of a VisualBERT to those of [`GroundedVisualBertModel`].
 
     Args:
         state_dict (`Mapping[str, torch.Tensor]`):
-            The authors' tensors, `bert.bert.*`, or those of a transformers model, with or without its `visual_bert.`.
+            The authors' tensors, `bert.bert.*`, or those of a transformers model, with or without the prefix
+            `visual_bert.`.
 
     Returns:
-        `tuple[dict, dict[str, torch.Tensor]]`: the fields of the configuration that the tensors tell, and a state dict
-        that shares their memory.
+        `tuple[dict, dict[str, torch.Tensor]]`: The config fields that the tensors determine, and the state dict of the
+        model. It shares memory with the original tensors.
     """
     encoder = {}
     for name, tensor in state_dict.items():
@@ -99,15 +102,16 @@ def convert_visual_bert_state_dict(
         "max_position_embeddings": positions.shape[0],
         "type_vocab_size": types.shape[0],
     }
-    # Compared without data, as a few bytes can claim sizes that fill the memory. Heads change no shape.
+    # On the meta device: a few bytes of a file can claim sizes that fill the memory. The number of heads changes no
+    # shape.
     with torch.device("meta"):
         model = GroundedVisualBertModel(GroundedVisualBertConfig(**fields | {"num_attention_heads": 1}))
-    check_tensors(encoder, model.state_dict(), "a whole VisualBERT of the sizes that its embeddings have")
+    check_tensors(encoder, model.state_dict(), "a complete VisualBERT with the sizes of its embeddings")
     return fields, encoder
 
 
 def read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The configuration's fields and the encoder's tensors of a file, a folder or a name on the Hub."""
+    """Returns the config fields and the encoder weights from a file, a folder or a model on the Hub."""
     if Path(checkpoint).suffix in (".th", ".pth", ".pt", ".bin", ".safetensors"):
         tensors = read_state_dict(checkpoint, expected="VisualBERT's weights")
         try:
@@ -119,7 +123,7 @@ def read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, t
             raise ValueError(f"{checkpoint}: {error_message(error)}") from error
     config = load_config(checkpoint)
     if config.model_type != "visual_bert":
-        raise ValueError(f"{checkpoint} is a {config.model_type}; expected a checkpoint of VisualBERT.")
+        raise ValueError(f"{checkpoint} is a {config.model_type}. Pass a VisualBERT checkpoint.")
     model = load_checkpoint(checkpoint, model_class=VisualBertModel, dtype="auto")
     fields, state_dict = convert_visual_bert_state_dict(model.state_dict())
     known = set(GroundedVisualBertConfig.__dataclass_fields__) - {"model_type"}
@@ -137,33 +141,33 @@ def convert_checkpoint(
     dtype: torch.dtype | None = None,
     name: str | None = None,
 ) -> None:
-    """
-    Write `output_dir` from published VisualBERT weights: all of it, or nothing if anything fails.
+    r"""
+    Converts published VisualBERT weights to a folder. If anything fails, nothing is written.
 
     Args:
         checkpoint (`str` or `Path`):
-            A folder or a name on the Hub of a transformers VisualBERT; or a `.safetensors` file or a state dict of the
-            authors', which is read with `weights_only=True`.
+            A transformers VisualBERT (a folder or a name on the Hub), a `.safetensors` file, or a state dict of the
+            authors, which is read with `weights_only=True`.
         output_dir (`str` or `Path`):
-            Folder to create. It gets the weights, the configuration, the processor, the model's own code and a card.
+            The folder to create. It gets the weights, the config, the processor, the model's code and a card.
         tokenizer (`str`, *optional*, defaults to `"google-bert/bert-base-uncased"`):
-            Folder or name on the Hub of the tokenizer, which published VisualBERTs come without.
+            The tokenizer: a folder or a name on the Hub. Published VisualBERT checkpoints do not contain one.
         backbone (`str`, *optional*):
-            Folder or name on the Hub of a network to see pixels with.
+            The backbone that encodes pixels: a folder or a name on the Hub.
         image_size (`int`, *optional*, defaults to 224):
-            Width and height that images are resized to.
+            The width and height of images after resizing.
         dtype (`torch.dtype`, *optional*):
-            Precision to store. That of the weights when not given.
+            The dtype to save. Defaults to the dtype of the weights.
         name (`str`, *optional*):
-            What the card calls the model: `user/name` on the Hub. The folder when not given.
+            The name of the model in the card: `user/name` on the Hub. Defaults to the folder.
     """
     with new_folder(output_dir) as folder:
         fields, state_dict = read_checkpoint(checkpoint)
         tokenizer = load_part(AutoTokenizer, tokenizer)
         if len(tokenizer) > fields["vocab_size"]:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer)} words and {checkpoint} only {fields['vocab_size']}: name the one "
-                "it was trained with by `--tokenizer`"
+                f"the tokenizer has {len(tokenizer)} words, but {checkpoint} only has {fields['vocab_size']}. Pass "
+                "the tokenizer that it was trained with as `--tokenizer`."
             )
         fields |= {"pad_token_id": tokenizer.pad_token_id, "mask_token_id": tokenizer.mask_token_id}
         size = {"height": image_size, "width": image_size}
@@ -179,15 +183,13 @@ def convert_checkpoint(
         model.load_state_dict(state_dict, strict=False)  # the region encoder is new
         if backbone is not None:
             new = backbone_of(model)
-            assert new is not None  # of `backbone_config`
+            assert new is not None  # the config has a `backbone_config`
             new.load_state_dict(network.state_dict())
         model.to(dtype or next(iter(state_dict.values())).dtype)
         check_weights(checkpoint, model, missing=())
 
         source = Path(checkpoint).name if Path(checkpoint).exists() else str(checkpoint)
-        eyes = (
-            "" if backbone is None else f", and of {backbone}, which it sees through by a projection yet to be trained"
-        )
+        eyes = "" if backbone is None else f", and from {backbone} with a projection that is not trained yet"
         run = Run(converted_from=f"VisualBERT's {source}{eyes}")
         model_card(model, name or str(output_dir), run).save(folder / "README.md")
         model.save_pretrained(folder)
@@ -195,14 +197,15 @@ def convert_checkpoint(
 
 
 def main(args: Sequence[str] | None = None) -> None:
+    """Runs the converter from the command line."""
     parser = converter_parser(
         "hf_vg.hub.convert_visual_bert",
         "Convert published VisualBERT weights to a folder for `from_pretrained`.",
-        "folder or name on the Hub of a transformers VisualBERT, or the authors' weights (.th)",
+        "a transformers VisualBERT (folder or name on the Hub), or the authors' weights (.th)",
     )
     parser.add_argument("--tokenizer", default="google-bert/bert-base-uncased", help="default: %(default)s")
-    parser.add_argument("--backbone", help="network to see pixels with: a folder, or a model of the Hub")
-    parser.add_argument("--image_size", type=int, default=224, help="of images; default: %(default)s")
+    parser.add_argument("--backbone", help="the backbone that encodes pixels: a folder, or a model on the Hub")
+    parser.add_argument("--image_size", type=int, default=224, help="width and height of images; default: %(default)s")
     args = parser.parse_args(args)
     with told_in_one_sentence(args.debug):
         convert_checkpoint(

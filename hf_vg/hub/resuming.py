@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Folders that any machine can load, and their way to the Hub and back."""
+"""Finds the checkpoint to resume a training from, in a folder or on the Hub."""
 
 import os
 
@@ -20,19 +20,33 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, R
 from huggingface_hub.utils import validate_repo_id
 
 
-LAST_CHECKPOINT = "last-checkpoint"  # where Trainer puts what `hub_strategy="checkpoint"` publishes
+LAST_CHECKPOINT = "last-checkpoint"  # the folder that Trainer uploads with `hub_strategy="checkpoint"`
 
 
 def checkpoint_folder(checkpoint: str | bool | None, token: bool | str | None = None) -> str | bool | None:
     r"""
-    The folder that [`Trainer`] resumes from, downloaded if it is on the Hub.
+    Returns the folder that [`Trainer`] resumes from. A checkpoint on the Hub is downloaded.
 
     Args:
         checkpoint (`str` or `bool`, *optional*):
-            A folder; or `user/name` or `user/name@revision`, of which `last-checkpoint`, or else the newest
-            `checkpoint-*`, is taken. Anything else is returned as it is.
+            A folder, or a repository on the Hub: `user/name` or `user/name@revision`. In a repository, the function
+            takes `last-checkpoint` or else the newest `checkpoint-*`. `True`, `False` and `None` are returned
+            unchanged.
         token (`bool` or `str`, *optional*):
             Your token, if it is not the one you logged in with.
+
+    Returns:
+        `str` or `bool`: The folder, for `trainer.train(resume_from_checkpoint=...)`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.hub import checkpoint_folder
+
+    >>> checkpoint_folder(True)  # the newest checkpoint of the output folder
+    True
+    >>> checkpoint_folder("me/my-captioner@main")  # doctest: +SKIP
+    ```
     """
     if not isinstance(checkpoint, str) or os.path.isdir(checkpoint):
         return checkpoint
@@ -42,12 +56,12 @@ def checkpoint_folder(checkpoint: str | bool | None, token: bool | str | None = 
         info = HfApi(token=token).model_info(repo_id, revision=revision or None)
     except HFValidationError as error:
         raise ValueError(
-            f"There is no folder {checkpoint!r} to resume from, and as a repository on the Hub it must read "
+            f"There is no folder {checkpoint!r} to resume from. A repository on the Hub must have the form "
             "`user/name` or `user/name@revision`."
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise ValueError(
-            f"There is no folder {checkpoint!r} to resume from, and no such repository or revision on the Hub: "
+            f"There is no folder {checkpoint!r} to resume from, and the Hub has no such repository or revision: "
             f"{str(error).strip().splitlines()[-1]}"
         ) from error
     folders = {sibling.rfilename.partition("/")[0] for sibling in info.siblings if "/" in sibling.rfilename}
@@ -58,8 +72,8 @@ def checkpoint_folder(checkpoint: str | bool | None, token: bool | str | None = 
         folder = max(steps, key=lambda name: int(name.rpartition("-")[2]))
     else:
         raise ValueError(
-            f"{repo_id!r} on the Hub has neither {LAST_CHECKPOINT!r} nor `checkpoint-*` to resume from: it was not "
-            'trained with `push_to_hub` and `hub_strategy` "checkpoint" or "all_checkpoints".'
+            f"{repo_id!r} on the Hub has neither {LAST_CHECKPOINT!r} nor `checkpoint-*` to resume from. Train with "
+            '`push_to_hub` and the `hub_strategy` "checkpoint" or "all_checkpoints" to upload checkpoints.'
         )
     local = snapshot_download(repo_id, revision=info.sha, allow_patterns=f"{folder}/*", token=token)
     return os.path.join(local, folder)

@@ -12,8 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Code of ShowAttendTell that exists only for speed. Each kernel stands beside the plain version that it replaces, with
-the speed-up that it gives (`benchmarks/show_attend_tell.py --kernels`).
+Code of ShowAttendTell that exists only for speed. Each kernel is next to the plain version that it replaces, with its
+speed-up (`benchmarks/show_attend_tell.py --kernels`).
 """
 
 from collections.abc import Callable

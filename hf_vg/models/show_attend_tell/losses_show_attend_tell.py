@@ -67,7 +67,7 @@ def captioning_losses(
         weighted = word_losses * caption_weights.unsqueeze(1).expand_as(labels)[is_word]
     losses = {"loss_caption": weighted.sum() / num_captions}
 
-    # Equation 14: the attention to each location should sum to 1 over a caption.
+    # Equation 14: the attention to each location over a caption should sum to 1.
     attention = attention * is_word.unsqueeze(-1)
     uncovered = (1 - attention.sum(dim=1)).square().sum(dim=-1)
     losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions

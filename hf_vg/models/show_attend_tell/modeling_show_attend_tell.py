@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PyTorch ShowAttendTell model: an LSTM that looks at a convolutional feature map while it writes a caption."""
+"""PyTorch ShowAttendTell model: an LSTM that attends to a feature map while it writes a caption."""
 
 import torch
 from torch import nn
@@ -21,10 +21,10 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from ..generation import CaptionGenerationMixin
-from ..image_encoder import ImageEncoder
 from ..publishing import PublishedModelMixin
 from .configuration_show_attend_tell import ShowAttendTellConfig
-from .kernels_show_attend_tell import energy_of_steps, tanh_factors
+from .encoder_show_attend_tell import ShowAttendTellEncoder
+from .kernels_show_attend_tell import energy_of_steps
 from .losses_show_attend_tell import captioning_losses
 from .outputs_show_attend_tell import (
     ShowAttendTellCaptionerOutput,
@@ -35,47 +35,8 @@ from .outputs_show_attend_tell import (
 )
 
 
-class ShowAttendTellEncoder(nn.Module):
-    """Feature map of the image, and its part of the attention network, which no step of the decoder changes."""
-
-    main_input_name = "pixel_values"
-
-    def __init__(self, config: ShowAttendTellConfig):
-        super().__init__()
-        self.config = config
-        self.image_encoder = ImageEncoder(config)
-        self.feature_dropout = nn.Dropout1d(config.feature_dropout)
-        self.key_layers = nn.ModuleList(
-            nn.Linear(config.feature_size if i == 0 else config.attention_size, config.attention_size)
-            for i in range(config.num_attention_layers)
-        )
-        self.key_layers[0].orthogonal_blocks = 0  # type: ignore[assignment]  # Gaussian in the authors' code
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: torch.Tensor | None = None,
-        image_features: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> ShowAttendTellEncoderOutput:
-        features = self.image_encoder(pixel_values, image_features).flatten(1, -2)  # (B, L, D)
-        features = features.to(self.key_layers[0].weight.dtype).contiguous()
-        if self.training and self.feature_dropout.p > 0:
-            features = self.feature_dropout(features.transpose(1, 2)).transpose(1, 2)
-
-        keys = self.key_layers[0](features)  # (B, L, A)
-        for layer in self.key_layers[1:]:
-            keys = torch.tanh(layer(keys))
-        return ShowAttendTellEncoderOutput(
-            last_hidden_state=features,
-            hidden_states=(features,) if is_asked_for("output_hidden_states", kwargs, self.config) else None,
-            attention_keys=keys,
-            key_factors=tanh_factors(keys),
-        )
-
-
 class ShowAttendTellAttention(nn.Module):
-    """The layers of equations 4 and 5 that see the state, with the gate of section 4.2.1."""
+    """The layers of equations 4 and 5 that depend on the state, and the gate of section 4.2.1."""
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
@@ -90,7 +51,7 @@ class ShowAttendTellAttention(nn.Module):
 
     @staticmethod
     def context(weights: torch.Tensor, features: torch.Tensor, choice: str) -> tuple[torch.Tensor, ...]:
-        """Equation 13, or the feature of one location (section 4.1), which is returned too."""
+        """Returns the context: equation 13, or the feature of one location (section 4.1) and that location."""
         if choice == "expected":
             return torch.bmm(weights, features).flatten(0, 1), None
         rows = weights.detach().flatten(0, 1)
@@ -100,7 +61,7 @@ class ShowAttendTellAttention(nn.Module):
 
 
 class ShowAttendTellDecoder(nn.Module):
-    """The LSTM of equations 1 to 3 and the attention that it directs."""
+    """The LSTM of equations 1 to 3, and its attention to the image."""
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__()
@@ -121,7 +82,7 @@ class ShowAttendTellDecoder(nn.Module):
         self.gates_from_context = nn.Linear(config.feature_size, 4 * config.hidden_size, bias=False)
 
     def initial_state(self, features: torch.Tensor, captions: int) -> ShowAttendTellState:
-        """The state that the mean feature gives, for each of the captions of an image."""
+        """Computes the initial state of each caption from the mean feature of its image."""
         mean = features.mean(dim=1)
         for layer in self.init_layers:
             mean = self.init_dropout(torch.relu(layer(mean)))
@@ -129,10 +90,10 @@ class ShowAttendTellDecoder(nn.Module):
         return ShowAttendTellState(torch.tanh(self.init_hidden(mean)), torch.tanh(self.init_memory(mean)))
 
     def context_choice(self) -> str:
-        """How this forward pass makes a context of attention weights."""
+        """Returns how this forward pass computes the context: "expected", "argmax" or "sample"."""
         if self.config.attention_type == "soft":
             return "expected"
-        # Locations are drawn for the gradient. Where there is none, as in captions that training finds, this decodes.
+        # Locations are sampled for the gradient. Without gradients (also in training mode), the model decodes.
         if not (self.training and torch.is_grad_enabled()):
             return self.config.hard_decoding
         # One draw per batch, as in the authors' code.
@@ -154,7 +115,7 @@ class ShowAttendTellDecoder(nn.Module):
             state = self.initial_state(features, captions // images)
         embeddings = self.embed_tokens(input_ids)  # (N, T, m)
         if state.seen_tokens == 0:
-            # The first input is a vector of zeros, whatever token holds its place.
+            # The first input is a vector of zeros, whatever the first token is.
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         embeddings = self.embedding_dropout(embeddings)
 
@@ -227,6 +188,8 @@ class ShowAttendTellDecoder(nn.Module):
 
 
 class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
+    """Base class of the ShowAttendTell models: weight initialization, loading and saving."""
+
     config: ShowAttendTellConfig
     auto_map = {
         "AutoConfig": "configuration_show_attend_tell.ShowAttendTellConfig",
@@ -237,13 +200,13 @@ class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "pixel_values"
     input_modalities = ("image", "text")
-    supports_gradient_checkpointing = True  # of the backbone, where it is trained
+    supports_gradient_checkpointing = True  # for a backbone that is trained
     _no_split_modules = ["ShowAttendTellEncoder", "ShowAttendTellDecoder"]
-    _is_stateful = True  # no step can be taken back, so `generate` refuses an assistant
+    _is_stateful = True  # steps cannot be undone, so `generate` rejects assistant models
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Gaussian weights and zero biases; square matrices, and those of each recurrent gate, are orthogonal."""
+        """Gaussian weights and zero biases. Square matrices, and those of each recurrent gate, are orthogonal."""
         super()._init_weights(module)
         if isinstance(module, ShowAttendTellForConditionalGeneration) and self.config.attention_type == "hard":
             init.zeros_(module.baseline)
@@ -255,7 +218,25 @@ class ShowAttendTellPreTrainedModel(PublishedModelMixin, PreTrainedModel):
 
 
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
-    """The encoder and the LSTM, without the layer that chooses words."""
+    r"""
+    The encoder and the LSTM, without the output layer over words.
+
+    Args:
+        config ([`ShowAttendTellConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import ShowAttendTellConfig, ShowAttendTellModel
+
+    >>> sizes = dict(feature_size=8, vocab_size=20, embedding_size=8, hidden_size=16)
+    >>> model = ShowAttendTellModel(ShowAttendTellConfig(backbone_config=None, **sizes))
+    >>> model(image_features=torch.rand(2, 9, 8)).cross_attentions[0].shape  # (captions, 1, words, locations)
+    torch.Size([2, 1, 1, 9])
+    ```
+    """
 
     def __init__(self, config: ShowAttendTellConfig):
         super().__init__(config)
@@ -280,14 +261,25 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellModelOutput:
         r"""
-        image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
-            Features computed before, instead of `pixel_values`. `(images, height, width, feature_size)` is taken too.
-        decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
-            The caption so far, the first id holding the place of the zero vector. The number of captions is a multiple
-            K of the number of images: rows `b * K` to `b * K + K - 1` belong to image `b`, and share its features.
-        output_attentions (`bool`, *optional*):
-            Attention weights are always returned. With `True`, all other outputs are computed from the returned
-            tensor, so that they can be differentiated by it. With gradients, this takes twice the time.
+        Encodes images, and runs the LSTM on captions.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`. Also `(images, height, width, feature_size)`.
+            decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+                The start token (default) and the words so far. Rows `b * K` to `b * K + K - 1` belong to image `b`.
+            encoder_outputs (`ShowAttendTellEncoderOutput` or `tuple`, *optional*):
+                The output of the encoder, or a tuple of features, instead of `pixel_values` and `image_features`.
+            past_key_values (`ShowAttendTellState`, *optional*):
+                The state after the words before `decoder_input_ids`.
+            kwargs (*optional*):
+                `output_hidden_states`, `return_dict` and `output_attentions`. Attention weights are always returned:
+                `True` only makes the other outputs differentiable by them, which takes twice the time.
+
+        Returns:
+            [`ShowAttendTellModelOutput`]: The states, contexts and attention weights of each step.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(pixel_values, image_features, return_dict=True)
@@ -295,8 +287,8 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
             encoder_outputs = self.encoder(image_features=encoder_outputs[0], return_dict=True)
         features = encoder_outputs.last_hidden_state
         if decoder_input_ids is None:
-            shape, start = (features.shape[0], 1), self.config.decoder_start_token_id
-            decoder_input_ids = torch.full(shape, start, device=features.device)
+            start = self.config.decoder_start_token_id
+            decoder_input_ids = torch.full((features.shape[0], 1), start, device=features.device)
         wants_attention = is_asked_for("output_attentions", kwargs, self.config)
         outputs = self.decoder(decoder_input_ids, encoder_outputs, past_key_values, wants_attention)
         if is_asked_for("output_hidden_states", kwargs, self.config):
@@ -306,10 +298,27 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptionGenerationMixin):
-    """Show, Attend and Tell, an image captioner."""
+    r"""
+    Show, Attend and Tell (Xu et al., 2015), an image captioner that shows where it looks for each word.
 
-    # The loss is a mean over captions, and Trainer's `num_items_in_batch` is a number of words. A trainer that counts
-    # with `count_loss_items` instead, as `hf_vg.training.VgTrainer` does, may pass it.
+    Args:
+        config ([`ShowAttendTellConfig`]):
+            The configuration of the model.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg import ShowAttendTellConfig, ShowAttendTellForConditionalGeneration
+
+    >>> sizes = dict(feature_size=8, vocab_size=20, embedding_size=8, hidden_size=16)
+    >>> model = ShowAttendTellForConditionalGeneration(ShowAttendTellConfig(backbone_config=None, **sizes)).eval()
+    >>> model.generate(image_features=torch.rand(2, 9, 8), num_beams=3, max_new_tokens=4).shape[0]
+    2
+    ```
+    """
+
+    # The loss is a mean over captions, but Trainer counts words. `VgTrainer` counts with `count_loss_items` instead.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ShowAttendTellConfig):
@@ -321,7 +330,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         )
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = nn.Linear(config.embedding_size, config.vocab_size)
-        # The moving average of rewards, for hard attention alone.
+        # The moving average of rewards, only for hard attention.
         self.baseline = nn.Buffer(torch.zeros(())) if config.attention_type == "hard" else None
         self.post_init()
         self.suppress_special_tokens()
@@ -335,11 +344,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
 
     @staticmethod
     def count_loss_items(labels: torch.Tensor) -> torch.Tensor:
-        """The number of captions, over which the loss is a mean."""
+        """Returns the number of captions. The loss is a mean over captions."""
         return (labels != -100).any(dim=-1).sum()
 
     def deep_output(self, hiddens: torch.Tensor, contexts: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """Equation 7: logits of the next word, for states with any leading dimensions."""
+        """Equation 7: the logits of the next word."""
         readout = self.output_from_hidden(self.dropout(hiddens))
         if self.config.output_from_embedding:
             readout = readout + embeddings
@@ -364,14 +373,32 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         **kwargs: Unpack[TransformersKwargs],
     ) -> ShowAttendTellCaptionerOutput:
         r"""
-        labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
-            Captions that end with the end token, padded with -100; a row of -100 alone is no caption.
-            `decoder_input_ids` are made from them.
-        caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-            What the log likelihood of each caption counts. Below zero, it is made less likely.
-        num_items_in_batch (`torch.Tensor`, *optional*):
-            The captions of all batches whose gradients are summed, on all processes. The loss is then this batch's
-            share of their mean.
+        Computes the scores of the next words, and the loss if you pass `labels`.
+
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(images, channels, height, width)`, *optional*):
+                Images from the image processor.
+            image_features (`torch.FloatTensor` of shape `(images, locations, feature_size)`, *optional*):
+                Precomputed features, instead of `pixel_values`. Also `(images, height, width, feature_size)`.
+            labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
+                Captions that end with the end token, padded with -100. Rows that are all -100 are skipped.
+            caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
+                The weight of each caption in the loss. A negative weight makes a caption less likely.
+            decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
+                The start token and the words so far. Made from `labels` by default.
+            encoder_outputs (`ShowAttendTellEncoderOutput` or `tuple`, *optional*):
+                The output of the encoder, instead of `pixel_values` and `image_features`.
+            past_key_values (`ShowAttendTellState`, *optional*):
+                The state after the words before `decoder_input_ids`.
+            use_cache (`bool`, *optional*):
+                Whether to return the state. Defaults to `config.use_cache`.
+            num_items_in_batch (`torch.Tensor`, *optional*):
+                The number of captions whose gradients are accumulated, over all batches and processes.
+            kwargs (*optional*):
+                `output_attentions`, `output_hidden_states` and `return_dict`: see [`ShowAttendTellModel.forward`].
+
+        Returns:
+            [`ShowAttendTellCaptionerOutput`]: The loss with its parts, the logits and the attention weights.
         """
         if labels is not None:
             labels = labels.flatten(0, -2)
@@ -387,7 +414,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         losses = {}
         if labels is not None:
             is_word = labels != -100
-            # Padding is left out before the vocabulary projection, the widest of the model.
+            # Drop padding before the vocabulary projection, the widest layer of the model.
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
             attention = outputs.cross_attentions[0].squeeze(1)
             hard = {"locations": outputs.locations, "baseline": self.baseline, "update_baseline": self.training}

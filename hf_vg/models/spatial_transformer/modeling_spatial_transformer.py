@@ -313,14 +313,17 @@ class SpatialTransformerCaptionerForConditionalGeneration(
     Example:
 
     ```python
-    >>> import torch
-    >>> from hf_vg import SpatialTransformerCaptionerConfig, SpatialTransformerCaptionerForConditionalGeneration
+    >>> import hf_vg
+    >>> from PIL import Image
+    >>> from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    >>> sizes = dict(vocab_size=20, hidden_size=16, num_attention_heads=2, intermediate_size=32)
-    >>> config = SpatialTransformerCaptionerConfig(backbone_config=None, feature_size=8, **sizes)
-    >>> model = SpatialTransformerCaptionerForConditionalGeneration(config).eval()
-    >>> model.generate(image_features=torch.rand(2, 9, 8), num_beams=3, max_new_tokens=4).shape[0]
-    2
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
+    >>> model, processor = (c.from_pretrained(folder) for c in (AutoModelForImageTextToText, AutoProcessor))
+    >>> scene = hf_vg.examples.scenes()[0]
+    >>> inputs = processor(images=Image.open(scene["image"]), return_tensors="pt")
+    >>> caption = processor.batch_decode(model.generate(**inputs, num_beams=3), skip_special_tokens=True)[0]
+    >>> hf_vg.caption_is_true(scene, caption)
+    True
     ```
     """
 
