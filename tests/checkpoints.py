@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Tiny checkpoints on disk, with weights drawn at random."""
+"""Tiny checkpoints on disk, with random weights."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tests.models import test_modeling_vse_scnlm as vse
 def save_captioner(folder: Path) -> str:
     torch.manual_seed(0)
     model = ShowAttendTellForConditionalGeneration(show_attend_tell.tiny_config())
-    model.lm_head.bias.data[model.config.eos_token_id] = -1.0  # captions of several words
+    model.lm_head.bias.data[model.config.eos_token_id] = -1.0  # so that captions have several words
     return _save(model, show_attend_tell.tiny_processor(), folder)
 
 

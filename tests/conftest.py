@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Tests see neither the user's caches and settings nor the working folder, and leave nothing behind."""
+"""Isolates tests from the user's caches, settings and working folder. Tests leave no files behind."""
 
 import os
 import random
@@ -21,9 +21,9 @@ import tempfile
 import pytest
 
 
-# Libraries read these when they are imported, which is before any fixture runs.
+# Libraries read these variables on import, before any fixture runs.
 _HOME = tempfile.mkdtemp(prefix="hf_vg_tests_")
-# Launchers and browsers, which are processes of their own, leave temporary files behind. pytest looks after its own.
+# Launchers and browsers leave temporary files behind. pytest removes its own.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 os.environ["TMPDIR"] = _HOME
 for name in [*os.environ]:
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def empty_working_folder(tmp_path_factory):
-    """Tests run in an empty folder, so that nothing in the user's working folder counts. It stays empty."""
+    """Runs all tests in an empty folder, which must stay empty."""
     before, folder = os.getcwd(), tmp_path_factory.mktemp("working_folder")
     os.chdir(folder)
     yield

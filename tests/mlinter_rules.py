@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Prints mlinter's rules with those switched off that make sense inside transformers only."""
+"""Prints mlinter's rules, without those that only make sense inside transformers."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ import mlinter
 
 SWITCHED_OFF = {
     "TRF041": "asks which published transformers checkpoints take a branch",
-    "TRF057": "asks for @auto_docstring, which finds its texts in transformers' own source tree",
+    "TRF057": "asks for @auto_docstring, which prints an error on import for models outside of transformers",
 }
 
 

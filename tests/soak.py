@@ -12,8 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Kills a training 20 times and a feature extraction 20 times, at random moments, and compares what comes out bit by bit
-with what comes out without a kill. Run it with `make soak`; it takes some minutes on two cores.
+Kills a training and a feature extraction 20 times each, at random moments, and compares the results bit by bit with
+those of runs without a kill. Run it with `make soak`. It takes some minutes on two cores.
 """
 
 import argparse
@@ -47,13 +47,13 @@ EXTRACTION = [
 
 
 def run_with_small_shards(*args) -> None:
-    """A recipe whose features are written eight images at a time, so that there is much to be killed in."""
+    """A recipe that writes features in shards of eight images, so there are many moments to kill it."""
     feature_extraction.extract_features = partial(feature_extraction.extract_features, shard_size=8)
     run_recipe(*args)
 
 
 class Run:
-    """A run of a recipe that writes checkpoints or shards, and the moments at which a new one appears."""
+    """A run of a recipe that writes checkpoints or shards. It detects when a new one appears."""
 
     def __init__(self, recipe: str, flags: list[str], output: Path, log: Path):
         self.recipe, self.output, self.log = recipe, output, log
@@ -62,12 +62,12 @@ class Run:
         self.process = start_process(run_with_small_shards, recipe, [str(flag) for flag in flags], str(log))
 
     def written(self) -> set[str]:
-        with suppress(FileNotFoundError):  # old checkpoints are deleted meanwhile
+        with suppress(FileNotFoundError):  # old checkpoints may be deleted at the same time
             return {path.name for pattern in ("checkpoint-*", "*/*.safetensors") for path in self.output.glob(pattern)}
         return set()
 
     def is_over(self) -> bool:
-        """Looks for something new, and says whether the run came to its end."""
+        """Looks for new files, and returns whether the run has finished."""
         new = self.written() - self.seen
         self.seen |= new
         self.moments += [time.monotonic() - self.start] * len(new)
@@ -84,7 +84,7 @@ class Run:
 
 
 def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, generator: random.Random) -> None:
-    """Runs a recipe once as a whole, and once with kills."""
+    """Runs a recipe once without kills, and once with kills."""
 
     def start(name: str) -> Run:
         return Run(recipe, [*flags, output, str(folder / name)], folder / name, folder / "log")
@@ -95,8 +95,8 @@ def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, g
     first, last, number = whole.moments[0], whole.moments[-1], len(whole.moments)
     killed = ended = 0
     while killed < kills:
-        # At a random moment between the start and the first file, or between two files that are written: counted by
-        # files, as how fast they come depends on what else the machine does.
+        # Kill at a random moment between the start and the first file, or between two files. Files are counted
+        # because their speed depends on the load of the machine.
         run, files = start("killed"), generator.randint(0, number // 4)
         delay = generator.random() * (first if files == 0 else (last - first) / number)
         over = False
@@ -105,7 +105,7 @@ def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, g
         end = time.monotonic() + delay
         while not over and time.monotonic() < end:
             over = run.is_over()
-        if over:  # it came to its end before all kills: begin anew, and keep counting
+        if over:  # it finished before all kills: start again, and keep counting
             shutil.rmtree(folder / "killed")
             ended += 1
         else:
@@ -118,7 +118,7 @@ def soak(recipe: str, flags: list[str], folder: Path, output: str, kills: int, g
 
 
 def weights_of(folder: Path) -> dict:
-    """All weights and optimizer states of a training, by file."""
+    """Returns all weights and optimizer states of a training, by file."""
     weights = {str(file.relative_to(folder)): load_file(file) for file in folder.rglob("*.safetensors")}
     for file in folder.rglob("optimizer.pt"):
         weights[str(file.relative_to(folder))] = torch.load(file, weights_only=True)
@@ -126,7 +126,7 @@ def weights_of(folder: Path) -> dict:
 
 
 def features_of(folder: Path) -> dict:
-    """The features of each image. How they are divided into files depends on when an extraction was killed."""
+    """Returns the features of each image. Their distribution over files depends on when an extraction was killed."""
     (cache,) = (file.parent for file in folder.glob("*/about.json"))
     return {digest.hex(): features for digest, features in FeatureCache(cache).items()}
 

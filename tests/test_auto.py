@@ -47,7 +47,7 @@ def test_transformers_knows_the_family(family):
     for auto_class, model_class in models:
         assert auto_class._model_mapping[config_class] is model_class
         assert model_class.config_class is config_class
-        # What a checkpoint says to a machine without this package.
+        # The entry of a checkpoint for machines without this package.
         file = model_class.__module__.rpartition(".")[2]
         assert model_class.auto_map[auto_class.__name__] == f"{file}.{model_class.__name__}"
         assert model_class.auto_map["AutoConfig"].rpartition(".")[2] == config_class.__name__

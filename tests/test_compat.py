@@ -25,19 +25,19 @@ from hf_vg.training import SelfCriticalTrainer, VgTrainer
 from tests.common import ROOT
 
 
-# Private names of other libraries that are used outside `_compat.py`. All but the last group are what transformers'
-# own models, processors and pipelines override or read.
+# Private names of other libraries that are used outside `_compat.py`. Except for the last group, transformers' own
+# models, processors and pipelines override or read them too.
 EXTENSION_POINTS = {
     "models": {
         *("_attn_implementation", "_expand_inputs_for_generation", "_gradient_checkpointing_func", "_init_weights"),
         *("_merge_kwargs", "_prepare_model_inputs", "_reorder_cache", "_supports_default_dynamic_cache"),
         "_supports_sdpa",
-        "_from_model_config",  # of a generation config: says that fields of our own are kept when it is loaded
-        "_pytree",  # of torch: caches are registered there, as transformers registers its own
+        "_from_model_config",  # generation configs: custom fields are kept on loading
+        "_pytree",  # torch: caches are registered there, as in transformers
     },
     "pipelines": {"_forward", "_prepare_generate_kwargs", "_sanitize_parameters"},
-    "evaluation": {"_compute", "_info"},  # of an `evaluate` module
-    "interpretation": {"_DummyThread"},  # of threading
+    "evaluation": {"_compute", "_info"},  # `evaluate` modules
+    "interpretation": {"_DummyThread"},  # threading
     "training": {
         *("_finish_current_push", "_get_num_items_in_batch", "_get_output_dir", "_get_train_sampler"),
         *("_push_from_checkpoint", "_remove_unused_columns", "_save", "_save_checkpoint"),
@@ -47,7 +47,7 @@ NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
 def private_names(path) -> tuple[set[str], set[str]]:
-    """Names with a leading underscore that a file uses, and those that it defines itself."""
+    """Returns the names with a leading underscore that a file uses, and those that it defines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     used, defined = set(), set()
     for node in ast.walk(tree):

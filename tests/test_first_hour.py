@@ -31,7 +31,7 @@ SHAPES = ("circle", "square")
 
 
 def draw(path, number: int) -> str:
-    """Draws a photo of something, and returns what it shows."""
+    """Draws a photo, and returns a description of it."""
     colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
     image = Image.new("RGB", (60 + number % 7, 50 + number % 5), "gray")
     pen = ImageDraw.Draw(image)
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     photos = folder / "photos"
     photos.mkdir()
     with open(photos / "captions.csv", "w", newline="") as file:
-        table = csv.writer(file)  # which ends lines with CRLF
+        table = csv.writer(file)  # Excel ends lines with CRLF
         table.writerow(["image", "caption"])
         for number in range(60):
             name = f"{number:02}.jpg"
@@ -72,7 +72,7 @@ def test_from_photos_to_a_captioner(folder, capsys, monkeypatch):
         ],
     )
     assert "Found table" in printed and "60 train images" in printed
-    assert "scenes" not in printed and "repaired" not in printed  # CRLF is normal
+    assert "scenes" not in printed and "repaired" not in printed  # no warning about CRLF
 
     assert hf_vg_command(["caption", photo, "--model", str(captioner), "--json", "--quiet"]) in (0, None)
     caption = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -85,10 +85,10 @@ def test_from_photos_to_a_captioner(folder, capsys, monkeypatch):
     )
     assert "BLEU-4" in evaluated
     metrics = json.loads((captioner / "report" / "report.json").read_text())
-    assert metrics["images"] == 3  # which were held out of 60
+    assert metrics["images"] == 3  # held out of 60
 
     load = f"pipeline('image-to-text', {str(captioner)!r})"
     code = f"import hf_vg; from transformers import pipeline; print({load}({photo!r}))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr
-    assert repr(caption["caption"]) in process.stdout  # one caption, everywhere the same
+    assert repr(caption["caption"]) in process.stdout  # all give the same caption

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-The import graph of the rooms: data walks one way, and nothing upstream imports from downstream, also not lazily.
+The import graph of the rooms: a room imports only from rooms before it, also inside functions.
 
 `python -m tests.test_import_graph` prints the graph.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.common import ROOT
 
 
-# What each room may import. `models` stand alone; a published checkpoint runs without the rest.
+# The allowed imports of each room. `models` imports no other room: a published checkpoint runs without them.
 STREAM = {
     "_compat": set(),
     "examples": set(),
@@ -64,7 +64,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules that a module imports, those within functions included. Names in strings of code are not seen."""
+    """Returns the modules that a module imports, also inside functions. Code in strings is not searched."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def room(module: str) -> str:
 
 
 def graph() -> dict[str, set[str]]:
-    """The rooms, and the rooms that each of them imports."""
+    """Returns the rooms that each room imports."""
     known, edges = modules(), defaultdict(set)
     for name, path in known.items():
         for imported in imports(name, path, known):
@@ -106,7 +106,7 @@ def test_no_module_imports_against_the_stream():
 
 
 def test_the_stream_has_no_cycle():
-    """Rooms in an order in which each one imports only from those before it."""
+    """Returns the rooms in an order in which each imports only from those before it."""
     placed = set()
     while len(placed) < len(STREAM):
         ready = {name for name, allowed in STREAM.items() if name not in placed and allowed <= placed}
@@ -115,11 +115,11 @@ def test_the_stream_has_no_cycle():
 
 
 def test_no_cycle_among_modules():
-    """Imports within functions included: a function-level import often hides a cycle."""
+    """Imports inside functions count too: they often hide a cycle."""
     known = modules()
     edges = {name: imports(name, path, known) & set(known) - {name} for name, path in known.items()}
     for name, path in known.items():
-        if path.name == "__init__.py":  # it gathers the names of its folder, whose files do not import it
+        if path.name == "__init__.py":  # it collects the names of its folder, and no file there imports it
             edges[name] = {other for other in edges[name] if not other.startswith(f"{name}.")}
     done: set[str] = set()
 

@@ -66,14 +66,14 @@ class TestFinding:
             find_checkpoint(saved / "captionr")
         monkeypatch.chdir(saved.parent)
         with pytest.raises(FileNotFoundError, match=f"Did you mean {saved.name}/captioner?"):
-            find_checkpoint(f"{saved.name}/captionr")  # which could be a name on the Hub
+            find_checkpoint(f"{saved.name}/captionr")  # it could be a name on the Hub
 
     def test_names_are_compared_and_not_paths(self, saved, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "outputs").symlink_to(saved)
         with pytest.raises(FileNotFoundError, match=r"no folder .*/captoner\. Did you mean outputs/captioner\?$"):
             find_checkpoint("/a/folder/that/is/not/there/captoner")
-        # Its path is much the same as that of each.
+        # Its path is similar to each of them.
         with pytest.raises(FileNotFoundError, match=r"There are: .*/captioner, .*/encoder, .*/regions, .*/space\.$"):
             find_checkpoint(saved / "zzz")
         with pytest.raises(FileNotFoundError, match=r"no folder a\x00b/c"):
@@ -119,7 +119,7 @@ def test_offline_is_said(saved, tmp_path, monkeypatch):
         find_checkpoint("somebody/captioner")
     (tmp_path / "outputs").symlink_to(saved)
     with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE.*Did you mean outputs/captioner\?"):
-        find_checkpoint("captioner")  # without the folder that recipes write to
+        find_checkpoint("captioner")  # without the output folder of recipes
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ class TestDamage:
         ],
     )
     def test_a_value_out_of_range(self, captioner, field, value):
-        """However transformers reports it, it is one sentence."""
+        """The error is one sentence, however transformers reports it."""
         file = captioner / "config.json"
         config = json.loads(file.read_text())
         file.write_text(json.dumps(config | {field: "?"}).replace('"?"', value))
@@ -235,7 +235,7 @@ class TestDamage:
         ) as archive:
             for name, content in members.items():
                 archive.writestr(name, content)
-            if damage == "overlapping":  # many names of the same bytes
+            if damage == "overlapping":  # many names for the same bytes
                 archive.filelist += archive.filelist[:] * 20
         if damage == "cut":
             file.write_bytes(whole[:-200] + whole[-22:])
@@ -314,7 +314,7 @@ class TestParts:
 
 
 def test_nobody_is_asked_to_trust_code():
-    """transformers asks on standard input unless it is told, and a pipe may answer."""
+    """By default transformers prompts on standard input, where a pipe could answer."""
     untold = []
     for file in sorted([*(ROOT / "hf_vg").rglob("*.py"), *(ROOT / "recipes").rglob("*.py")]):
         for node in ast.walk(ast.parse(file.read_text())):

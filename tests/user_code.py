@@ -12,8 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-What a user may write, and what a type checker tells them. It is never run: `make check` has mypy read it, which fails
-if a right line is an error, and also if a line with `type: ignore` is none.
+Code of a user, for the type checker. It is never run. `make check` reads it with mypy, which fails if a correct line
+is an error, or if a line with `type: ignore` is not.
 """
 
 from typing import Any, assert_type

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every captioner passes, besides what every model does."""
+"""Tests for all captioners, in addition to those for all models."""
 
 import copy
 
@@ -27,10 +27,10 @@ from .processes import run_without_hf_vg
 
 
 class CaptionerTesterMixin(ModelTesterMixin):
-    r"""For captioners, besides: `processor()`, a tiny processor that fits the config."""
+    r"""Mixin for captioners. A subclass also has `processor()`, a tiny processor that fits the config."""
 
     outputs_to_compare = ("logits",)
-    # Ways of decoding that must not depend on the cache, on batching or on where features were computed.
+    # Decoding options whose result must not depend on the cache, on batching or on precomputed features.
     decodings = {"greedy": {}, "beam": {"num_beams": 3}, "beams": {"num_beams": 4, "num_return_sequences": 2}}
 
     def processor(self):
@@ -105,7 +105,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
     @pytest.mark.parametrize("argument", ["decoder_input_ids", "input_ids"])
     @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
     def test_a_prefix_is_kept_and_continued(self, kwargs, argument):
-        """With and without the start token in front, as the caption that begins with these words."""
+        """A prompt with or without the start token gives the caption that begins with these words."""
         model, images = self.model(), self.images(2)
         start, words = model.config.decoder_start_token_id, torch.tensor([[5, 7], [6, 4]])
         prefix = torch.cat([torch.full((2, 1), start), words], dim=1)
@@ -119,7 +119,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
             assert single.tolist() == expected[row : row + 1, : single.shape[1]].tolist()
 
     def test_a_tokenized_prompt_is_continued(self):
-        """Tokenizers and processors add an end token and padding, after which no caption goes on."""
+        """Tokenizers and processors add an end token and padding. Captions continue before them."""
         model, images, processor = self.model(), self.images(3), self.processor()
         model.get_output_embeddings().bias.data[model.config.eos_token_id] = -100.0
         texts = ["a red", "", "two blue squares"]
@@ -216,7 +216,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
 
     @pytest.mark.parametrize("kwargs", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
     def test_word_maps_follow_the_words(self, kwargs):
-        """The map of a word is the attention that the finished caption has at the step that wrote it."""
+        """The map of a word is the attention of the finished caption at that word's step."""
         model, images = self.model(), self.images()
         tokenizer = self.processor().tokenizer
         with record_attention(model) as record:
@@ -257,7 +257,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
     def test_least_length_and_length_penalty(self):
         model, images = self.model(), self.images()
         eos = model.config.eos_token_id
-        model.get_output_embeddings().bias.data[eos] = 4.0  # as if every caption were to end at once
+        model.get_output_embeddings().bias.data[eos] = 4.0  # every caption would end at once
 
         def lengths(**kwargs) -> list[int]:
             rows = self.generate(model, images, num_beams=4, **kwargs)[:, 1:].tolist()
@@ -268,14 +268,14 @@ class CaptionerTesterMixin(ModelTesterMixin):
         assert sum(lengths(length_penalty=8.0)) > sum(shortest)
 
     def test_captions_of_an_image_share_it(self):
-        """Labels of shape (images, captions, length) give the loss of the captions with their images repeated."""
+        """Labels of shape (images, captions, length) give the same loss as repeated images."""
         model, inputs = self.model(), self.inputs(4)
         labels = inputs["labels"].view(2, 2, -1)
         shared = model(pixel_values=inputs["pixel_values"][:2], labels=labels)
         repeated = model(pixel_values=inputs["pixel_values"][:2].repeat_interleave(2, dim=0), labels=inputs["labels"])
         torch.testing.assert_close(shared.loss, repeated.loss)
         torch.testing.assert_close(shared.logits, repeated.logits)
-        # A row without any word is no caption, and changes nothing.
+        # A row without words is ignored.
         padded = torch.cat([labels, torch.full_like(labels[:, :1], -100)], dim=1)
         torch.testing.assert_close(model(pixel_values=inputs["pixel_values"][:2], labels=padded).loss, shared.loss)
 
@@ -285,7 +285,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
         torch.testing.assert_close(model(**inputs).loss, model(**{**inputs, "labels": longer}).loss)
 
     def test_training_loss_equals_evaluation_loss(self):
-        """In training the vocabulary is projected to for real tokens only, and logits are left out."""
+        """In training, only real tokens are projected to the vocabulary, and logits are not returned."""
         model, inputs = self.model_without_dropout(), self.inputs()
         training, evaluation = model.train()(**inputs), model.eval()(**inputs)
         assert training.logits is None and evaluation.logits is not None
@@ -305,7 +305,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
             assert torch.equal(actual[name], expected[name])
         ids = [[id for id in row if id != -100] for row in actual["labels"].tolist()]
         assert loaded.batch_decode(ids, skip_special_tokens=True)[0] == "a red circle"
-        # Another process, without this package, can use it too.
+        # A process without this package can use it too.
         printed = run_without_hf_vg(
             f"""
             from transformers import AutoProcessor
@@ -317,7 +317,7 @@ class CaptionerTesterMixin(ModelTesterMixin):
         assert printed.strip() == str(processor(text=["a red circle"])["labels"])
 
     def test_overfits_a_batch(self):
-        """A captioner that cannot learn two captions by heart is broken somewhere."""
+        """A captioner must be able to memorize two captions."""
         set_seed(0)
         model, inputs = self.model().train(), self.inputs(2)
         for module in model.modules():

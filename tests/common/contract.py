@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What transformers expects of every model: what its users try on the first day."""
+"""Tests of what transformers expects of every model."""
 
 import inspect
 
@@ -23,7 +23,7 @@ from transformers.utils import ModelOutput
 
 
 def flat(value) -> list[torch.Tensor]:
-    """The tensors of an output, in order."""
+    """Returns the tensors of an output, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, ModelOutput):
@@ -35,11 +35,11 @@ class ContractTesterMixin:
     r"""
     Part of [`ModelTesterMixin`], whose `model()`, `config()` and `inputs()` it uses.
 
-    - `num_hidden_states` and `num_attentions`: how many tensors each output holds, by its name, such as
-      `{"decoder_hidden_states": 3}`. Left empty, the model must refuse: a `ValueError` that names the argument;
-    - `attn_implementations`: what `set_attn_implementation` switches between, in this order;
-    - `main_input`: what `main_input_name` must be;
-    - `unlabelled_inputs()`: what the model is called with where there are no labels.
+    - `num_hidden_states` and `num_attentions`: the number of tensors of each output, by name, such as
+      `{"decoder_hidden_states": 3}`. If empty, the model must raise a `ValueError` that names the argument;
+    - `attn_implementations`: the implementations to switch between with `set_attn_implementation`, in this order;
+    - `main_input`: the expected `main_input_name`;
+    - `unlabelled_inputs()`: the inputs of the model without labels.
     """
 
     auto_class: type = AutoModel
@@ -88,7 +88,7 @@ class ContractTesterMixin:
             for actual, expected in zip(by_config[name], outputs[name], strict=True):
                 torch.testing.assert_close(actual, expected)
                 assert torch.isfinite(expected).all()
-                # (batch, positions, size), or (batch, heads, queries, keys) with rows that sum to one. An encoder with
+                # (batch, positions, size), or (batch, heads, queries, keys) with rows that sum to 1. An encoder with
                 # several rows of attention over a sentence has no heads.
                 assert expected.dim() in ((3,) if what == "hidden_states" else (3, 4)), name
                 assert len(expected) == len(inputs[next(iter(inputs))]), name
@@ -162,7 +162,7 @@ class ContractTesterMixin:
         after, again = self.compared(model, inputs), self.compared(loaded, inputs)
         for name, value in after.items():
             torch.testing.assert_close(again[name], value, rtol=1e-5, atol=1e-6, msg=name)
-            # The old words score as before. A probability over more words may be smaller.
+            # The scores of the old words do not change. Their probabilities may be smaller.
             if value.shape == before[name].shape:
                 torch.testing.assert_close(value, before[name], rtol=1e-4, atol=1e-5, msg=name)
         output = model.get_output_embeddings()
@@ -255,7 +255,7 @@ class ContractTesterMixin:
 
     @torch.no_grad()
     def test_is_spread_over_devices(self, tmp_path):
-        """On a machine without accelerators all of it comes to the CPU, if `_no_split_modules` are declared."""
+        """Without accelerators, the whole model is placed on the CPU if `_no_split_modules` is declared."""
         model, inputs = self.model(), self.inputs()
         expected = self.compared(model, inputs)
         model.save_pretrained(tmp_path)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What tests are given: random images, and data beside the repository."""
+"""Inputs of tests: random images, and data next to the repository."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SHARED = ROOT.parent / "shared"
 
 
 def needs_shared(*parts: str):
-    """Skips a test where the data it is measured on is not beside the repository."""
+    """Skips a test if its data is not next to the repository."""
     path = SHARED.joinpath(*parts)
     return pytest.mark.skipif(
         not path.exists(), reason=f"needs {'/'.join(parts)}, which is not part of the repository"

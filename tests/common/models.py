@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every model passes. A test class takes the mixin and gives it its model."""
+"""Tests for all models. A test class inherits from the mixin and provides its model."""
 
 import re
 
@@ -28,17 +28,17 @@ from .processes import run_without_hf_vg
 
 class ModelTesterMixin(ContractTesterMixin):
     r"""
-    For every model class. A subclass gives:
+    Mixin for model classes. A subclass has:
 
-    - `model_class`, `auto_class`, and `config()`: the smallest config that has all parts;
-    - `inputs(batch_size)`: what the model is called with, labels included if it has a loss;
-    - `outputs_to_compare`: names of outputs that hold one row per example.
+    - `model_class`, `auto_class`, and `config()`: the smallest config with all parts;
+    - `inputs(batch_size)`: the inputs of the model, with labels if it has a loss;
+    - `outputs_to_compare`: names of outputs with one row per example.
     """
 
     model_class: type
     auto_class: type = AutoModel
     outputs_to_compare: tuple[str, ...] = ()
-    # Parameters that rightly get no gradient, by the start of their name.
+    # Prefixes of parameters that should not get a gradient.
     frozen_parameters: tuple[str, ...] = ()
 
     def config(self):
@@ -73,12 +73,12 @@ class ModelTesterMixin(ContractTesterMixin):
         assert without_dtype[0] == without_dtype[1]
         for name, tensor in model.state_dict().items():
             assert torch.equal(loaded.state_dict()[name], tensor), name
-        # Where a tensor lies in memory can change the last bit of a product.
+        # The memory layout of a tensor can change the last bit of a product.
         for name, expected in self.compared(model, inputs).items():
             torch.testing.assert_close(self.compared(loaded, inputs)[name], expected, rtol=1e-5, atol=1e-6)
 
     def test_load_from_an_empty_checkpoint_initialises_everything(self, tmp_path):
-        """`from_pretrained` builds on the meta device, so what nobody initialises comes out as garbage."""
+        """`from_pretrained` builds on the meta device: weights that are not initialized contain garbage."""
         model = self.model()
         model.save_pretrained(tmp_path)
         save_file({}, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -86,7 +86,7 @@ class ModelTesterMixin(ContractTesterMixin):
         fresh = dict(model.state_dict())
         for name, tensor in loaded.state_dict().items():
             assert torch.isfinite(tensor.float()).all(), name
-            # Same distribution as a fresh model, whatever the order of the random draws.
+            # The same distribution as in a new model. The order of random draws may differ.
             spread, expected = (t.float().std(unbiased=False) for t in (tensor, fresh[name]))
             torch.testing.assert_close(spread, expected, rtol=0.6, atol=0.05, msg=name)
         for name, buffer in loaded.named_buffers():
@@ -180,7 +180,7 @@ class ModelTesterMixin(ContractTesterMixin):
         for name, gradient in plain.items():
             torch.testing.assert_close(checkpointed[name], gradient, rtol=1e-5, atol=1e-6, msg=name)
 
-    @pytest.mark.slow  # a fast one is `test_compiles_to_one_graph` of the spatial Transformer
+    @pytest.mark.slow  # `test_compiles_to_one_graph` of the spatial Transformer is a fast version
     def test_compiling_changes_no_gradient(self):
         model = self.model_without_dropout().train()
         plain = self.gradients(model)
@@ -211,7 +211,7 @@ class ModelTesterMixin(ContractTesterMixin):
             tmp_path,
         )
         assert printed.split() == ["transformers_modules", *self.outputs_to_compare]
-        # Saved by the copy, it is as good as saved by the original.
+        # A model saved by the copied code is as complete as one saved by the original.
         again = self.auto_class.from_pretrained(tmp_path / "again")
         assert type(again) is self.model_class
         assert {path.name for path in tmp_path.glob("*.py")} == {

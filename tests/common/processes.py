@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Processes that tests start: with everything imported, or without this package."""
+"""Starts processes for tests: with everything imported, or without this package."""
 
 import atexit
 import multiprocessing
@@ -24,7 +24,7 @@ from pathlib import Path
 
 
 def start_process(target: Callable, *args) -> multiprocessing.Process:
-    """Starts a process of its own that has everything imported: in a tenth of the time of a new interpreter."""
+    """Starts a process with everything imported, in a tenth of the time of a new interpreter."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", "hf_vg.training", "hf_vg.interpretation.figures", "hf_vg.pipelines"])
     process = context.Process(target=_run, args=(target, *args))
@@ -33,13 +33,13 @@ def start_process(target: Callable, *args) -> multiprocessing.Process:
 
 
 def _run(target: Callable, *args) -> None:
-    multiprocessing.set_start_method("fork", force=True)  # its own processes are as those of any interpreter
+    multiprocessing.set_start_method("fork", force=True)  # its child processes start as from any interpreter
     target(*args)
-    atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
+    atexit._run_exitfuncs()  # multiprocessing does not do this
 
 
 def run_without_hf_vg(code: str, folder: Path) -> str:
-    """Runs code in a new process that can import transformers but not this package, and returns what it prints."""
+    """Runs code in a new process that cannot import this package, and returns its output."""
     blocker = """
         import sys
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every processor passes. A test class takes the mixin and gives it its processor."""
+"""Tests for all processors. A test class inherits from the mixin and provides its processor."""
 
 import inspect
 
@@ -31,11 +31,11 @@ TEXTS = ["a red circle", "some words above two blue squares"]  # 3 and 6 words
 
 class ProcessorTesterMixin:
     r"""
-    A subclass gives `processor_class` and `model_class`, and, where they differ from those below:
+    A subclass has `processor_class` and `model_class`, and overrides these if they differ:
 
-    - `text_names`: what `text` is turned into. The first of them holds token ids, and `pad_value` where they end;
-    - `other_names`: what images are turned into besides `pixel_values`;
-    - `tokenizer()` and `special_tokens`, the number of tokens that it adds to a text.
+    - `text_names`: the outputs for `text`. The first holds token ids, padded with `pad_value`;
+    - `other_names`: the outputs for images, in addition to `pixel_values`;
+    - `tokenizer()`, and `special_tokens`, the number of tokens that it adds to a text.
     """
 
     processor_class: type[ProcessorMixin]
@@ -55,7 +55,7 @@ class ProcessorTesterMixin:
         return self.processor_class(self.image_processor(**kwargs), self.tokenizer())
 
     def lengths(self, features) -> list[int]:
-        """Tokens of each text, padding not counted."""
+        """Returns the number of tokens of each text, without padding."""
         return [sum(id != self.pad_value for id in row) for row in features[self.text_names[0]]]
 
     def test_the_first_line_that_everybody_types(self):
@@ -84,7 +84,7 @@ class ProcessorTesterMixin:
         assert batch[self.text_names[0]].shape == (1, 11) and self.lengths(batch) == [3 + special]
         cut = processor(text=TEXTS, max_length=4)
         assert self.lengths(cut) == [min(4, 3 + special), 4]
-        # What was asked of one call is not asked of the next.
+        # Options of one call do not affect the next call.
         assert self.lengths(processor(text=TEXTS)) == [3 + special, 6 + special]
         end = [row[-1] for row in processor(text=TEXTS, padding=False)[self.text_names[0]]]
         assert [row[-1] for row in cut[self.text_names[0]]] == end  # the end token is kept
@@ -173,7 +173,7 @@ class ProcessorTesterMixin:
 
     def test_save_and_load(self, tmp_path):
         processor, images = self.processor(), random_images(2)
-        processor(images=images, text=TEXTS, padding="max_length", max_length=3)  # which must not be saved
+        processor(images=images, text=TEXTS, padding="max_length", max_length=3)  # it must not be saved
         processor.save_pretrained(tmp_path)
         expected = processor(images=images, text=TEXTS, return_tensors="pt")
         for loaded in (self.processor_class.from_pretrained(tmp_path), AutoProcessor.from_pretrained(tmp_path)):
@@ -194,7 +194,7 @@ class ProcessorTesterMixin:
         assert max(self.lengths(self.processor_class.from_pretrained(tmp_path / "again")(text=TEXTS))) == 3
 
     def test_defaults_of_the_parts_are_kept(self):
-        """As in transformers: what the parts were made with counts more than the defaults of the processor."""
+        """As in transformers, the settings of the parts take precedence over the defaults of the processor."""
         image_processor = self.image_processor(do_normalize=False, size={"height": 5, "width": 5})
         tokenizer = self.tokenizer()
         tokenizer.init_kwargs |= {"padding": "max_length", "max_length": 12}

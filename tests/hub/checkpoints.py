@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A tiny checkpoint of every model, with its processor, as their makers would save them."""
+"""A tiny checkpoint of every model, with its processor."""
 
 import functools
 import tempfile
@@ -58,7 +58,7 @@ def checkpoints() -> dict[str, Checkpoint]:
         bert_processor = grounded_visual_bert.tiny_processor(Path(folder))
     answers = {0: "yes", 1: "no"}
     captioner = ShowAttendTellForConditionalGeneration(show_attend_tell.tiny_config())
-    captioner.lm_head.bias.data[captioner.config.eos_token_id] = -1.0  # captions of several words
+    captioner.lm_head.bias.data[captioner.config.eos_token_id] = -1.0  # so that captions have several words
     return {
         "show-attend-tell": Checkpoint(captioner, show_attend_tell.tiny_processor(), "AutoModelForImageTextToText"),
         "spatial-transformer": Checkpoint(

@@ -27,7 +27,7 @@ def stranger(tmp_path_factory) -> Environment:
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory) -> Path:
-    """A folder with a folder of each model, with the card that recipes write."""
+    """A folder with one checkpoint per model, each with the card that recipes write."""
     folder = tmp_path_factory.mktemp("published")
     for name, checkpoint in checkpoints().items():
         (folder / name).mkdir()

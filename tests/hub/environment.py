@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A Python that has torch, transformers and Pillow, what these need, and nothing else: the machine of a stranger."""
+"""A Python environment with torch, transformers, Pillow and their dependencies, but without hf_vg."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 
 class Environment:
-    """A virtual environment that links to installed distributions: it costs no download and no copy."""
+    """Makes a virtual environment that links to installed distributions, without a download or a copy."""
 
     def __init__(self, folder: Path, requirements: tuple[str, ...] = ("torch", "transformers", "pillow")):
         self.folder = folder
@@ -32,14 +32,14 @@ class Environment:
         self.python = folder / "venv" / "bin" / "python"
         (site_packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
         for found in closure(requirements).values():
-            # The first parts of the paths of a distribution's files are its packages, modules and metadata.
+            # The first path components of a distribution's files are its packages, modules and metadata.
             for name in {path.parts[0] for path in found.files} - {"..", "__pycache__"}:
                 link = site_packages / name
                 if not link.exists() and not name.endswith(".pth"):
                     link.symlink_to(found.locate_file(name))
 
     def run(self, code: str, cwd: Path, **variables: str) -> str:
-        """Runs code in a new process, with caches of its own, and returns what it prints."""
+        """Runs code in a new process with its own caches, and returns its output."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_"))}
         caches = {"HF_HOME": str(self.folder / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         process = subprocess.run(
@@ -51,7 +51,7 @@ class Environment:
                 **({} if "HF_ENDPOINT" in variables else {"HF_HUB_OFFLINE": "1"}),
                 **variables,
             },
-            stdin=subprocess.DEVNULL,  # nobody is there to be asked whether code is to be trusted
+            stdin=subprocess.DEVNULL,  # nobody can confirm a prompt for trust_remote_code
             capture_output=True,
             text=True,
             timeout=300,
@@ -61,7 +61,7 @@ class Environment:
 
 
 def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
-    """The named distributions, and all that they require here without extras."""
+    """Returns the named distributions and their dependencies, without extras."""
     found, pending = {}, list(names)
     while pending:
         name = pending.pop()
@@ -70,7 +70,7 @@ def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            continue  # a distribution that this machine can do without
+            continue  # not needed on this machine
         for text in found[name].requires or []:
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):

@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-A hub on this machine: as much of the Hub's HTTP API as huggingface_hub uses to publish a model and to load it.
+A local Hub: the part of the Hub's HTTP API that huggingface_hub uses to upload and load a model.
 
-Requests go through real `huggingface_hub`, which is pointed here by `HF_ENDPOINT`. Files are kept in memory, commits
-are whole or not at all, and a large file is only committed once all of it has arrived and has the right hash.
+Tests use the real `huggingface_hub` with `HF_ENDPOINT` set to this server. Files are kept in memory. A commit succeeds
+completely or changes nothing, and a large file is only committed when it is complete and has the right hash.
 """
 
 import base64
@@ -32,7 +32,7 @@ import yaml
 
 
 LFS_ENDINGS = (".safetensors", ".png", ".pt", ".pth", ".bin", ".arrow")
-PART_SIZE = 8 * 1024  # larger files are uploaded in parts of this size, or in a few larger ones
+PART_SIZE = 8 * 1024  # larger files are uploaded in parts of at least this size
 
 
 class File(NamedTuple):
@@ -74,11 +74,11 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.users = users
         self.repos: dict[str, Repo] = {}
-        self.objects: dict[str, bytes] = {}  # large files that have arrived
+        self.objects: dict[str, bytes] = {}  # large files that were uploaded
         self.parts: dict[str, dict[int, bytes]] = {}
         self.requests: list[str] = []
-        # What goes wrong: (pattern of "METHOD /path", what to do, how often). A status is answered, "cut" hangs up
-        # after half of what is sent, and "hang" reads half of it and waits until the sender is gone.
+        # Simulated failures: (pattern of "METHOD /path", action, number of times). An integer is the returned status,
+        # "cut" closes the connection after half of the data, "hang" reads half and waits for the client to leave.
         self.faults: list[tuple[str, int | str, int]] = []
 
     @property
@@ -98,7 +98,7 @@ class Hub(ThreadingHTTPServer):
         return repo.commits[repo.refs.get(revision, revision)]
 
     def handle_error(self, request, client_address):
-        pass  # a client that hangs up
+        pass  # the client closed the connection
 
     def fault(self, request: str) -> int | str | None:
         for index, (pattern, action, times) in enumerate(self.faults):
@@ -382,7 +382,7 @@ class Handler(BaseHTTPRequestHandler):
 
 REPO, NAME = r"([\w.-]+/[\w.-]+?)", r"([^/]+)"
 ROUTES = [
-    (("PUT",), "/faults", Handler.set_faults),  # not of the Hub: for tests in other processes
+    (("PUT",), "/faults", Handler.set_faults),  # not part of the Hub's API: for tests in other processes
     (("GET",), "/api/whoami-v2", Handler.who_am_i),
     (("POST",), "/api/repos/create", Handler.create),
     (("POST",), "/api/validate-yaml", Handler.validate_yaml),

@@ -49,7 +49,7 @@ def test_front_matter_is_valid_and_nothing_is_left_open(name, tmp_path):
     )
     card = model_card(checkpoints()[name].model, "user/model", run, tags="more")
     card.save(tmp_path / "README.md")
-    loaded = ModelCard.load(tmp_path / "README.md")  # raises on metadata that huggingface_hub finds wrong
+    loaded = ModelCard.load(tmp_path / "README.md")  # raises an error for invalid metadata
     assert loaded.data.to_dict() == card.data.to_dict()
     metadata = metadata_load(tmp_path / "README.md")
     assert metadata["library_name"] == "transformers" and metadata["license"] == "apache-2.0"

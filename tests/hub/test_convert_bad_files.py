@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Broken and hostile files of weights: each is refused with one sentence that names it, and nothing in it is run."""
+"""Broken and hostile weight files: each is rejected with one sentence that names it, and none of its code runs."""
 
 import io
 import os
@@ -43,7 +43,7 @@ def saved(value, **options) -> bytes:
 
 
 def as_tar() -> bytes:
-    """As torch saved before 2017."""
+    """The format of torch before 2017."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for name in ("sys_info", "pickle", "storages", "tensors"):
@@ -63,7 +63,7 @@ def compressed(content: bytes) -> bytes:
 
 
 def of_a_huge_storage() -> bytes:
-    """Four numbers that say they are 2 ** 40."""
+    """Four numbers that claim to be 2 ** 40 numbers."""
     content = saved({"w": torch.zeros(4)}, _use_new_zipfile_serialization=False)
     small, huge = b"cpuq\x06K\x04N", b"cpuq\x06\x8a\x06\x00\x00\x00\x00\x00\x01N"
     assert small in content
@@ -72,7 +72,7 @@ def of_a_huge_storage() -> bytes:
 
 ZIPPED = saved({"w": torch.zeros(100)})
 LEGACY = saved({"w": torch.zeros(100)}, _use_new_zipfile_serialization=False)
-# What no reader takes for weights, and a part of what is said.
+# Files that are not weights, and a part of the error message.
 NO_WEIGHTS = {
     "empty": (b"", "it is empty"),
     "text": (b"hello world", "begins with b'hello world'"),
@@ -95,7 +95,7 @@ NO_WEIGHTS = {
     "compressed": (compressed(ZIPPED), "begins with b'PK"),
     "huge storage": (of_a_huge_storage(), "begins with"),
 }
-# What torch reads, and is no state dict.
+# Files that torch can read, but that are not state dicts.
 NO_STATE_DICT = {
     "list": ([torch.zeros(2)], "holds an object of type list"),
     "tensor": (torch.zeros(3), "of type Tensor"),
@@ -131,7 +131,7 @@ def in_its_own_folder(tmp_path, monkeypatch):
 
 
 def refused(main: Callable, name: str, capsys) -> str:
-    """The one line that a command ends with."""
+    """Returns the error message of a command."""
     with pytest.raises(SystemExit) as exit_:
         main(["--checkpoint", name, "--output_dir", "out"])
     message = exit_.value.code
@@ -170,7 +170,7 @@ def test_debug_shows_the_traceback(tmp_path):
     assert error.value.__cause__ is not None
 
 
-# What is wrong with the tensors of a file, and a part of what is said.
+# Wrong tensors in a file, and a part of the error message.
 def change_vgg(change: Callable[[dict], None]) -> dict[str, torch.Tensor]:
     backbone = convert_vgg._empty_model(VggConfig(depths=[1, 1, 2, 2, 2])).to_empty(device="cpu")
     names = dict(convert_vgg._module_names(backbone.config))
@@ -225,7 +225,7 @@ WORDS = "bert.bert.embeddings.word_embeddings.weight"
         (lambda tensors: tensors.pop(f"{LAYER}1.output.dense.bias"), "Missing: ['encoder.layer.1.output.dense.bias']"),
         (lambda tensors: tensors.update({f"{LAYER}x.y": torch.zeros(1)}), "Unexpected: ['encoder.layer.x.y']"),
         (lambda tensors: tensors.update({f"{LAYER}": torch.zeros(1)}), "Unexpected: ['encoder.layer.']"),
-        # A square of a million by a million would be made from it.
+        # It would need a matrix of a million by a million.
         (lambda tensors: tensors.update({WORDS: torch.zeros(1, 10**6)}), "hidden_size|Wrong shape"),
         (lambda tensors: tensors.update({WORDS: torch.zeros(0, 0)}), "vocab_size|hidden_size"),
         (lambda tensors: tensors.update({WORDS: tensors[WORDS].long()}), "Not real numbers"),
@@ -248,7 +248,7 @@ def config(tmp_path_factory) -> bytes:
 
 @pytest.mark.parametrize("name", [*NO_WEIGHTS, *NO_STATE_DICT])
 def test_a_checkpoint_with_such_a_file(name, config, tmp_path):
-    """Checkpoints of others hold a pytorch_model.bin, which transformers reads."""
+    """transformers reads the pytorch_model.bin of a checkpoint."""
     content = NO_WEIGHTS[name][0] if name in NO_WEIGHTS else saved(NO_STATE_DICT[name][0])
     folder = tmp_path / "checkpoint"
     folder.mkdir()

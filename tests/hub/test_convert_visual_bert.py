@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Published VisualBERTs become GroundedVisualBerts weight for weight."""
+"""Published VisualBERT weights are converted without any change."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from tests.common import random_images
 from tests.models.test_modeling_grounded_visual_bert import SIZES, WORDS
 
 
-# Heads have 64 numbers in every published VisualBERT, which their tensors do not tell.
+# Every published VisualBERT has heads of 64 numbers. The tensors do not determine this.
 SMALL = {**SIZES, "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2}
 INPUTS = {
     "input_ids": torch.tensor([[2, 5, 6, 8, 3]]),
@@ -60,7 +60,7 @@ def visual_bert(model_class=VisualBertForPreTraining, **sizes):
 
 
 def as_the_authors_name_them(model: VisualBertForPreTraining) -> dict[str, torch.Tensor]:
-    """The names in `vqa_coco_pre_trained.th` and its like."""
+    """The weight names of files such as `vqa_coco_pre_trained.th`."""
     names = {
         "visual_bert.embeddings.visual_token_type_embeddings": "bert.bert.embeddings.token_type_embeddings_visual",
         "visual_bert.embeddings.visual_position_embeddings": "bert.bert.embeddings.position_embeddings_visual",
@@ -72,7 +72,7 @@ def as_the_authors_name_them(model: VisualBertForPreTraining) -> dict[str, torch
     for name, tensor in model.state_dict().items():
         ours = next(prefix for prefix in names if name.startswith(prefix))
         renamed[name.replace(ours, names[ours], 1)] = tensor.clone()
-    renamed["detector.backbone.weight"] = torch.zeros(2)  # checkpoints for VCR hold their detector too
+    renamed["detector.backbone.weight"] = torch.zeros(2)  # checkpoints for VCR also contain their detector
     return renamed
 
 
@@ -94,7 +94,7 @@ def test_weights_of_the_authors(ending, tokenizer, tmp_path):
     if ending == ".safetensors":
         save_file(tensors, file)
     else:
-        torch.save(tensors, file, _use_new_zipfile_serialization=False)  # as torch did in 2019
+        torch.save(tensors, file, _use_new_zipfile_serialization=False)  # like torch in 2019
     main(["--checkpoint", str(file), "--output_dir", str(tmp_path / "out"), "--tokenizer", tokenizer])
     check(tmp_path / "out", original.visual_bert)
     assert escape_markdown(file.name) in (tmp_path / "out" / "README.md").read_text()
@@ -130,7 +130,7 @@ def test_with_a_backbone_it_sees_pixels(kind, tokenizer, tmp_path):
     options = ["--tokenizer", tokenizer, "--backbone", str(tmp_path / "backbone"), "--image_size", "16"]
     main(["--checkpoint", str(tmp_path / "theirs"), "--output_dir", str(tmp_path / "out"), *options])
     check(tmp_path / "out", original)
-    # As a recipe goes on from it.
+    # As a recipe starts from it.
     model = GroundedVisualBertForVGP.from_pretrained(tmp_path / "out").eval()
     for name, tensor in backbone.state_dict().items():
         assert torch.equal(model.visual_bert.region_encoder.image_encoder.backbone.state_dict()[name], tensor), name

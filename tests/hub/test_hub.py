@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The way to a hub and back, by real huggingface_hub: every model, every failure, training that goes on from there."""
+"""Uploads to a local Hub and loads from it with the real huggingface_hub: models, failures, resumed trainings."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def hub():
 
 
 def start(code: str, hub: Hub, folder: Path, *launcher: str) -> subprocess.Popen:
-    """Starts a new process that takes `hub` for the Hub, with caches of its own."""
+    """Starts a new process that uses `hub` as the Hub, with its own caches."""
     file = folder / "script.py"
     file.write_text(textwrap.dedent(code))
     environment = {
@@ -122,7 +122,7 @@ PUSH = """
                       "--push_to_hub", "user/converted-visual-bert"])
 """
 
-# By someone who has neither hf_vg nor a token.
+# Without hf_vg installed and without a token.
 PULL = """
     import json
     import torch
@@ -175,13 +175,13 @@ def test_every_model_to_the_hub_and_back(hub, stranger, tmp_path):
         sent = load(files["model.safetensors"].content)
         for key, tensor in load_file(tmp_path / f"{name}.safetensors").items():
             assert tensor.equal(sent[key]), f"{name}: {key}"
-        if name != "show-attend-tell":  # which was pushed again
+        if name != "show-attend-tell":  # it was pushed again
             assert sums[name] == pytest.approx(sum(t.double().sum().item() for t in sent.values())), name
     for name in ("converted-vgg", "converted-visual-bert"):
         files = hub.files(f"user/{name}")
         assert {"README.md", "config.json", "model.safetensors"} <= set(files)
         assert f'from_pretrained("user/{name}"' in files["README.md"].content.decode()
-    # Small files and large ones, in one piece and in parts.
+    # Small and large files, in one piece and in parts.
     assert any("/part/2" in request for request in hub.requests)
     assert any(request.startswith("PUT /lfs/") and "/part/" not in request for request in hub.requests)
 
@@ -293,7 +293,7 @@ PUSH_FOLDER = (
 
 
 def test_a_push_that_is_killed_is_completed_by_the_next(hub, tmp_path):
-    """Killed while the weights are sent, and while they are committed, it changes nothing there or here."""
+    """If a push is killed while it uploads or commits weights, nothing changes on the Hub or on disk."""
     weights = None
     for request, fault in (("PUT /lfs/", "hang"), ("POST .*/user/killed/commit/", "hang")):
         hub.faults.append((request, fault, 999))
@@ -306,7 +306,7 @@ def test_a_push_that_is_killed_is_completed_by_the_next(hub, tmp_path):
         hub.faults.clear()
         assert process.returncode == -signal.SIGKILL
         assert set(hub.files("user/killed")) == {".gitattributes"}
-        # The folder here is whole, and nothing in it tells of the kill.
+        # The local folder is complete, without traces of the kill.
         assert not load_checkpoint(tmp_path / "trained", "captions").training
         weights = weights or (tmp_path / "trained" / "model.safetensors").read_bytes()
         assert not [*(tmp_path / "trained").rglob("*.tmp")]

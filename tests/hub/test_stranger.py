@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A checkpoint where this package is not installed, and the same folder where it is."""
+"""Checkpoints on a machine without this package, and the same folders with it."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ from tests.hub.checkpoints import checkpoints
 from tests.hub.environment import Environment
 
 
-# Loads every checkpoint in every way, and tells what came of it. `sys.argv` would be the same in both processes.
+# Loads every checkpoint in every way, and prints the results.
 LOAD = """
     import contextlib, io, json, re, sys
     from pathlib import Path
@@ -99,7 +99,7 @@ def script(installed: bool, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def told(stranger: Environment, published: Path, tmp_path_factory) -> dict[str, dict]:
-    """What the process without this package tells, and the one with it."""
+    """The results of a process without this package, and of a process with it."""
     folders = {"without": tmp_path_factory.mktemp("without"), "with": tmp_path_factory.mktemp("with")}
     stranger.run(script(False, published), folders["without"])
     process = subprocess.run(

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Checkpoints that version 0.1 saved, with what it computed from them: they load, and give the same outputs."""
+"""Checkpoints of version 0.1 still load and give the outputs that version 0.1 computed."""
 
 import json
 from pathlib import Path

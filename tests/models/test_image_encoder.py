@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The vision front end by itself, and in the models that have it."""
+"""The vision front end, alone and inside the models."""
 
 import pytest
 import torch

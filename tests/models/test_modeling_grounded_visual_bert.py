@@ -71,7 +71,7 @@ def tiny_config(**kwargs) -> GroundedVisualBertConfig:
         "region_samples": 4,
         "geometry_frequencies": 2,
         "mask_token_id": WORDS.index("[MASK]"),
-        # Larger than BERT's, so that tiny models do something that can be measured.
+        # Larger than BERT's, so the outputs of tiny models differ enough to be compared.
         "initializer_range": 0.3,
     }
     return GroundedVisualBertConfig(**{**defaults, **kwargs})
@@ -90,7 +90,7 @@ def tiny_processor(tmp_path: Path, **image_kwargs) -> GroundedVisualBertProcesso
 
 
 def tiny_inputs(batch_size: int = 3) -> dict[str, torch.Tensor]:
-    """Nine tokens and four regions, of which the rows after the first have fewer; as many phrases and pairs."""
+    """Nine tokens, four regions, phrases and pairs. The rows after the first have fewer of them."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape):
@@ -111,7 +111,7 @@ def tiny_inputs(batch_size: int = 3) -> dict[str, torch.Tensor]:
         phrase_spans[1, 1] = phrase_boxes[1, 1] = 0  # one phrase
         pair_spans[1, 1], pair_labels[1, 1] = 0, -100
     if batch_size > 2:
-        phrase_spans[2] = phrase_boxes[2] = 0  # nothing grounded
+        phrase_spans[2] = phrase_boxes[2] = 0  # no phrases
         pair_spans[2], pair_labels[2] = 0, -100
     return {
         "input_ids": torch.randint(5, len(WORDS), (batch_size, 9), generator=generator),
@@ -178,7 +178,9 @@ class TestGroundedVisualBertForReferringExpressionCommon(GroundedVisualBertTeste
     model_class = GroundedVisualBertForReferringExpression
     auto_class = AutoModelForTokenClassification
     outputs_to_compare = ("logits",)
-    config = staticmethod(lambda: tiny_config(initializer_range=0.1))  # the spread of eight numbers varies widely
+    config = staticmethod(
+        lambda: tiny_config(initializer_range=0.1)
+    )  # the standard deviation of eight numbers varies a lot
 
     @staticmethod
     def inputs(batch_size: int = 3):
@@ -188,7 +190,7 @@ class TestGroundedVisualBertForReferringExpressionCommon(GroundedVisualBertTeste
 class TestRegions:
     @staticmethod
     def reference(feature_map: np.ndarray, box: np.ndarray, output_size: int, ratio: int) -> np.ndarray:
-        """What torchvision's kernel does with `aligned=True`, one point at a time."""
+        """torchvision's kernel with `aligned=True`, written as a loop over points."""
         channels, height, width = feature_map.shape
 
         def bilinear(y: float, x: float) -> np.ndarray:
@@ -229,7 +231,7 @@ class TestRegions:
     @pytest.mark.parametrize("output_size, ratio", [(1, 1), (2, 3), (7, 2)])
     def test_roi_align_is_torchvisions(self, output_size, ratio):
         feature_map = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0))
-        # Inside, on the border, less than a cell, and outside of the map on every side.
+        # Boxes inside the map, on its border, smaller than a cell, and outside on every side.
         boxes = [[1.2, 0.7, 5.9, 3.3], [0, 0, 8, 5], [6.3, 1.1, 6.5, 1.2], [-3, -2.5, 2, 1], [4, 3, 12, 9]]
         boxes = torch.tensor([boxes, boxes[::-1]])
         pooled = roi_align(feature_map, boxes, output_size, ratio)
@@ -240,13 +242,13 @@ class TestRegions:
                 np.testing.assert_allclose(pooled[image, index].numpy(), expected, atol=1e-5)
 
     def test_known_value_by_hand(self):
-        """Four cells 0, 1, 2, 3: the middle of all of them is 1.5, and that of the right column is 2."""
+        """A map of four cells 0, 1, 2, 3: the centre is 1.5, and the centre of the right column is 2."""
         feature_map = torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]])
         boxes = torch.tensor([[[0.0, 0.0, 2.0, 2.0], [1.0, 0.0, 2.0, 2.0]]])
         assert roi_align(feature_map, boxes, 1, 1).flatten().tolist() == [1.5, 2.0]
 
     def test_mean_of_bins_is_one_bin_of_all_points(self):
-        """Which is why a region is pooled with `region_samples = 7 * 2` points a side."""
+        """So a region is pooled with `region_samples = 7 * 2` points per side."""
         feature_map, boxes = torch.randn(1, 3, 6, 7), torch.tensor([[[0.5, 1.0, 5.5, 4.0]]])
         torch.testing.assert_close(
             roi_align(feature_map, boxes, 1, 14)[..., 0, 0], roi_align(feature_map, boxes, 7, 2).mean(dim=(-2, -1))
@@ -273,7 +275,7 @@ class TestRegions:
         assert differs[0] > 0 and differs[1] == 0 and differs[2] > 0
 
     def test_padding_of_images_changes_nothing_far_from_it(self):
-        """Boxes are relative to the image and not to the padded tensor."""
+        """Boxes are relative to the image, not to the padded tensor."""
         model = tiny_model(GroundedVisualBertModel)
         pixels = torch.rand(1, 3, 16, 32)
         padded = torch.nn.functional.pad(pixels, (0, 32, 0, 16))
@@ -302,7 +304,7 @@ class TestRegions:
             model(**inputs, pixel_values=pixels)
 
     def test_texts_share_an_image(self):
-        """Two texts about each of two images, which are encoded once, give what four images give."""
+        """Two texts per image, with two images that are encoded once, give the same result as four images."""
         of_images = ("pixel_values", "boxes", "visual_attention_mask")
         four = {name: torch.cat([value, value[:1]]) for name, value in tiny_inputs().items()}
         for name in of_images:
@@ -435,7 +437,7 @@ class TestVisualBert:
 class TestAttention:
     @pytest.mark.parametrize("model_class", [GroundedVisualBertModel, GroundedVisualBertForVGP])
     def test_is_switched_whatever_the_backbone(self, model_class, tmp_path):
-        """A backbone of convolutions has no attention, and transformers' own do not say that they allow any."""
+        """Convolutional backbones of transformers have no attention, and reject some implementations."""
         resnet = ResNetConfig(
             embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
         )
@@ -452,7 +454,7 @@ class TestAttention:
     @pytest.mark.parametrize("use_reentrant", [False, True])
     @pytest.mark.parametrize("supervision", ["direct", "rollout"])
     def test_is_supervised_in_layers_that_are_recomputed(self, supervision, use_reentrant):
-        """The loss of attention alone: where a hook recorded it, reentrant checkpointing gave it no gradient."""
+        """The attention loss alone: recorded by a hook, it would have no gradient under reentrant checkpointing."""
         model = tiny_model(
             attention_supervision=supervision,
             freeze_backbone=True,
@@ -518,7 +520,7 @@ class TestAttention:
 
 
 def restated_rollout(attentions: list[np.ndarray]) -> list[np.ndarray]:
-    """Of one example, by the definition."""
+    """Rollout of one example, from its definition."""
     rollouts = []
     for attention in attentions:
         mixing = attention.mean(axis=0) + np.eye(attention.shape[-1])
@@ -528,7 +530,7 @@ def restated_rollout(attentions: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def restated_attention_losses(maps: np.ndarray, inputs: dict, kind: str) -> tuple[float, float]:
-    """Both directions, one word, box, layer and head at a time. Maps are (layers, batch, heads, length, length)."""
+    """Both directions, as loops. Maps are (layers, batch, heads, length, length)."""
     tokens = inputs["input_ids"].shape[1]
     to_image, to_text = [], []
     for b in range(len(inputs["input_ids"])):
@@ -590,7 +592,7 @@ class TestRollout:
 
     def test_computes_nothing_above_the_last_layer_it_returns(self):
         attentions = [torch.rand(1, 2, 4, 4).softmax(dim=-1) for _ in range(2)]
-        (first,) = attention_rollout((*attentions, None), layers=[1])  # None would fail
+        (first,) = attention_rollout((*attentions, None), layers=[1])  # without a gradient (None), this fails
         assert torch.equal(first, attention_rollout(tuple(attentions))[1])
 
     def test_gradient_reaches_every_layer(self):
@@ -662,7 +664,7 @@ class TestLosses:
                 if not shown.any():
                     continue
                 phrase = hidden[b, start:end].max(axis=0)
-                for box in range(1, num_boxes):  # without the whole image
+                for box in range(1, num_boxes):  # all boxes except the whole image
                     vector = np.concatenate([phrase, hidden[b, 9 + box]])
                     score = (w["grounding.weight"] @ vector + w["grounding.bias"]).item()
                     sign = 1 if shown[box] else -1
@@ -678,7 +680,7 @@ class TestLosses:
 
     @pytest.mark.parametrize("supervision", ["none", "indirect", "direct", "rollout"])
     def test_nothing_grounded_is_a_zero_with_a_graph(self, supervision):
-        """A process whose batch has nothing to supervise must still give every parameter a gradient."""
+        """If the batch of a process has no targets, every parameter must still get a gradient."""
         model, inputs = tiny_model(attention_supervision=supervision).train(), tiny_inputs()
         for name in ("phrase_spans", "phrase_boxes", "pair_spans"):
             inputs[name] = torch.zeros_like(inputs[name])
@@ -692,7 +694,7 @@ class TestLosses:
         outputs.loss.backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
-        # No phrases at all, in any example.
+        # No example has phrases.
         inputs["phrase_spans"], inputs["phrase_boxes"] = torch.zeros(3, 0, 2, dtype=torch.long), torch.zeros(3, 0, 4)
         inputs["pair_spans"], inputs["pair_labels"] = torch.zeros(3, 0, 2, 2).long(), torch.zeros(3, 0).long()
         torch.testing.assert_close(model.eval()(**inputs).loss, model(**inputs).loss_identification)
@@ -721,7 +723,7 @@ class TestLosses:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            # The first phrase has two boxes, so its loss can not fall below log 2.
+            # The first phrase has two boxes, so its loss cannot fall below log 2.
             assert loss.item() < 0.6 * first
 
     def test_masked_words_need_their_head(self):
@@ -886,7 +888,7 @@ class TestProcessor:
         batch = tiny_processor(tmp_path)(random_images(3), ["a", "a", "a"], boxes=boxes, return_tensors="pt")
         assert batch["boxes"].shape == (3, 3, 4)
         assert batch["visual_attention_mask"].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
-        assert batch["boxes"][2, 2].tolist() == [0.125, 0.125, 1, 0.5]  # cut at the border of the image
+        assert batch["boxes"][2, 2].tolist() == [0.125, 0.125, 1, 0.5]  # clipped to the image
 
     @pytest.mark.parametrize("box", [[3, 3, 3, 8], [20, 0, 30, 8]])
     def test_a_box_without_area_is_named(self, tmp_path, box):
@@ -958,7 +960,7 @@ class TestProcessor:
         )
         assert batch["input_ids"].shape == (1, 11)
         kept = [self.tokens(processor, batch, 0, span) for span in batch["phrase_spans"][0]]
-        # What is cut at its end keeps its beginning, and what is cut whole is left out.
+        # A partly truncated phrase keeps its first tokens. A completely truncated phrase is left out.
         assert kept == [["a", "red", "circle"], ["two", "small", "blue", "square"]]
         assert batch["pair_labels"].tolist() == [[4]]
 
@@ -981,7 +983,7 @@ class TestProcessor:
             random_images(2), detector, max_regions=2, threshold=0.5
         )
         assert first == [[1, 2, 7, 9], [2, 2, 7, 9]]
-        assert len(second) == 9  # it found nothing there
+        assert len(second) == 9  # the detector found nothing in this image
 
     def test_images_of_different_sizes_are_padded(self, tmp_path):
         processor = tiny_processor(tmp_path)
@@ -1038,7 +1040,7 @@ class TestProcessor:
         ids=lambda text: text[:12],
     )
     def test_long_mark_up_is_read_once(self, text, monkeypatch):
-        """Characters that the pattern is tried on grow with the line, and not with its square."""
+        """The work of the pattern grows linearly with the length of the line, not with its square."""
         import hf_vg.models.grounded_visual_bert.inputs_grounded_visual_bert as inputs
 
         class Counting:

@@ -62,8 +62,8 @@ def tiny_inputs(batch_size: int = 3) -> dict[str, torch.Tensor]:
     input_ids = torch.randint(3, 12, (batch_size, 5), generator=generator)
     labels = torch.randint(3, 12, (batch_size, 6), generator=generator)
     mask = torch.zeros_like(input_ids)
-    # The longest two are equally long: products with a single row depend, in the last bit, on where weights lie in
-    # memory, and a loaded model's lie elsewhere.
+    # The two longest have the same length: a product with a single row can differ in the last bit with the memory
+    # layout of the weights, and a loaded model has another layout.
     for row, (length, target) in enumerate(zip([5, 1, 5, 3], [2, 6, 6, 1], strict=True)):
         if row < batch_size:
             input_ids[row, length - 1] = labels[row, target - 1] = 0
@@ -90,7 +90,7 @@ def sigmoid(x):
 
 
 def restated_lstm(w: dict[str, np.ndarray], name: str, inputs: list, hidden, memory, suffix: str = "") -> list:
-    """One step at a time; torch's gates are input, forget, candidate, output."""
+    """One step at a time. The order of torch's gates is input, forget, candidate, output."""
     w_ih, w_hh, b_ih, b_hh = (
         w[f"{name}.{part}_l0{suffix}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
@@ -104,7 +104,7 @@ def restated_lstm(w: dict[str, np.ndarray], name: str, inputs: list, hidden, mem
 
 
 def restated_sentence(model, words: list[int]) -> tuple[np.ndarray, np.ndarray | None]:
-    """h and A of one sentence, a word and an attention row at a time."""
+    """h and A of one sentence, as loops over words and attention rows."""
     w = {name.removeprefix("model."): p.detach().double().numpy() for name, p in model.named_parameters()}
     config = model.config
     zero = np.zeros(config.hidden_size)
@@ -150,7 +150,7 @@ def restated_image(model, h: np.ndarray) -> np.ndarray:
 
 
 def restated_grounding_loss(predicted, images, image_ids, kind: str, negatives: str, margin: float) -> float:
-    """Equation 1, or margin ranking, a pair of a positive and a negative at a time."""
+    """Equation 1 or margin ranking, as a loop over pairs of a positive and a negative."""
 
     def cos(a, b):
         return float(a @ b / math.sqrt((a @ a) * (b @ b)))
@@ -159,7 +159,7 @@ def restated_grounding_loss(predicted, images, image_ids, kind: str, negatives: 
     total = 0.0
     for p in rows:
         positive = cos(predicted[p], images[p])
-        for i, j in itertools.product(rows, rows):  # sentence i and image j as a negative
+        for i, j in itertools.product(rows, rows):  # sentence i and image j are a negative pair
             if image_ids[i] == image_ids[j]:
                 continue
             if kind == "margin":
@@ -203,7 +203,7 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
     def test_equals_the_paper_restated(self, options):
         model = tiny_model(**options).double()
         for name, parameter in model.named_parameters():
-            if "bias" in name:  # zeros would hide a mistake
+            if "bias" in name:  # zeros would hide mistakes
                 parameter.data += 0.3 * torch.randn_like(parameter)
         inputs = tiny_inputs(4)
         image_ids = torch.tensor([5, 9, 5, 7])
@@ -424,7 +424,7 @@ class TestSelfAttnGroundedEncoderForPreTraining(ModelTesterMixin):
 
 
 class TestSelfAttnGroundedEncoderModel(ContractTesterMixin):
-    """The encoder alone, which has no loss."""
+    """The encoder alone. It has no loss."""
 
     model_class = SelfAttnGroundedEncoderModel
     outputs_to_compare = ("last_hidden_state", "pooler_output")
@@ -443,7 +443,7 @@ class TestSelfAttnGroundedEncoderModel(ContractTesterMixin):
 
 
 class TestRunLstm:
-    """Both versions equal `nn.LSTM` on packed inputs that hold the constant."""
+    """Both versions equal `nn.LSTM` on packed inputs with the constant appended."""
 
     @pytest.mark.parametrize("version", [train_lstm, plain_lstm])
     @pytest.mark.parametrize(("bidirectional", "constant_size"), [(True, 0), (False, 3), (True, 3)])
@@ -472,7 +472,7 @@ class TestRunLstm:
         slopes = torch.randn_like(states), torch.randn_like(final)
         gradients = torch.autograd.grad((states, final), leaves, slopes)
         torch.testing.assert_close(gradients, torch.autograd.grad((expected, expected_final), leaves, slopes))
-        with torch.no_grad():  # always the plain version
+        with torch.no_grad():  # always uses the plain version
             torch.testing.assert_close(run_lstm(lstm, inputs, lengths, constant, state), (expected, expected_final))
 
 
@@ -501,7 +501,7 @@ class TestEncode:
         assert isinstance(vectors, torch.Tensor) and not vectors.requires_grad
         torch.testing.assert_close(torch.tensor(model.encode(self.sentences[0])), vectors[0])
         assert model.encode([]).shape == (0, 16)
-        # The names of sentence-transformers.
+        # The argument names of sentence-transformers.
         rows = model.encode(
             self.sentences,
             batch_size=2,

@@ -79,7 +79,7 @@ def sigmoid(x):
 
 
 def restated_loss(model, features: np.ndarray, captions: list[list[int]], penalty: float) -> tuple[float, list]:
-    """The paper, and the authors' code where the paper is silent, one caption, word and location at a time."""
+    """The paper as loops over captions, words and locations. Details that it omits follow the authors' code."""
     w = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
     config = model.config
     total, all_alphas = 0.0, []
@@ -179,7 +179,7 @@ class TestShowAttendTell(CaptionerTesterMixin):
 
 
 class TestShowAttendTellHard(CaptionerTesterMixin):
-    """Hard attention passes everything that soft attention does."""
+    """Hard attention passes all tests of soft attention."""
 
     model_class = ShowAttendTellForConditionalGeneration
     auto_class = AutoModelForImageTextToText
@@ -187,7 +187,7 @@ class TestShowAttendTellHard(CaptionerTesterMixin):
     num_attentions = {"cross_attentions": 1}
 
     def config(self):
-        # Training batches see expected contexts only, so that losses of two passes can be compared.
+        # Training batches use expected contexts only, so the losses of two passes can be compared.
         return tiny_config(attention_type="hard", semi_sampling_probability=0.0)
 
     def inputs(self, batch_size=3):
@@ -198,7 +198,7 @@ class TestShowAttendTellHard(CaptionerTesterMixin):
 
 
 def hard_model(num_words: int = 12, **options) -> ShowAttendTellForConditionalGeneration:
-    """Without dropout, so that only the sampled locations are random."""
+    """Without dropout, so only the sampled locations are random."""
     set_seed(0)
     config = tiny_config(backbone_config=None, attention_type="hard", dropout=0.0, vocab_size=num_words, **options)
     return ShowAttendTellForConditionalGeneration(config).double()
@@ -214,11 +214,11 @@ class TestHardAttention:
     def test_expected_gradient_is_that_of_the_variational_bound(self):
         """
         On 3 locations and 2 words all 9 paths can be enumerated: the bound is sum_s p(s|a) log p(y|s,a), equation 10.
-        The surrogate of many sampled paths must have its gradient up to Monte-Carlo error: each of the estimate's
+        The surrogate of many sampled paths must have this gradient up to Monte Carlo error: each of the estimate's
         components within 5 standard errors of 40 batches, and the whole within 3% of the exact gradient.
         """
         length, paths, batches = 2, 4000, 40
-        # One image whose caption is repeated: with this weight the sum over the batch becomes a mean, and the reward,
+        # One image with a repeated caption: with this weight the sum over the batch becomes a mean, and the reward,
         # a mean over words, becomes the caption's log likelihood.
         model = hard_model(
             semi_sampling_probability=1.0, reinforce_weight=length / paths, entropy_weight=0.0, baseline_decay=1.0
@@ -237,7 +237,7 @@ class TestHardAttention:
         mean, error = estimates.mean(dim=0), estimates.std(dim=0) / batches**0.5
         assert ((mean - exact).abs() <= 5 * error + 1e-9).all()
         assert (mean - exact).norm() <= 0.03 * exact.norm()
-        # The estimate must be more than the gradient with the attention held fixed.
+        # The estimate must differ from the gradient with fixed attention.
         fixed = hard_model(semi_sampling_probability=1.0, reinforce_weight=0.0, entropy_weight=0.0).train()
         biased = gradients(fixed(image_features=features, labels=labels).loss, fixed)
         assert (biased - exact).norm() > 0.06 * exact.norm()
@@ -265,7 +265,7 @@ class TestHardAttention:
         features, labels = torch.randn(3, 5, 6).double(), tiny_inputs()["labels"]
         set_seed(3)
         outputs = model(image_features=features, labels=labels)
-        # The same locations once more, from the same seed.
+        # Sample the same locations again, with the same seed.
         set_seed(3)
         ids = torch.cat([torch.zeros(3, 1, dtype=torch.long), labels[:, :-1].clamp(min=0)], dim=1)
         states = model.model(image_features=features, decoder_input_ids=ids)
@@ -326,7 +326,7 @@ class TestHardAttention:
         assert outputs["expected"].locations is None
         assert torch.equal(outputs["argmax"].locations[:, 0], weights.argmax(dim=-1))
         gate = outputs["argmax"].contexts[:, 0] / features[torch.arange(4), weights.argmax(dim=-1)]
-        torch.testing.assert_close(gate, gate[:, :1].expand_as(gate))  # the scalar gate, and nothing else
+        torch.testing.assert_close(gate, gate[:, :1].expand_as(gate))  # only the scalar gate
         assert outputs["sample"].locations.shape == (4, 1)
         torch.testing.assert_close(outputs["sample"].cross_attentions[0], outputs["argmax"].cross_attentions[0])
 
@@ -343,7 +343,7 @@ class TestShowAttendTellModel:
         "lengths", [[[2, 5, 0], [7, 0, 3], [1, 4, 4]], [[3], [1], [6]], [[0, 0], [0, 0]], [[4, 4], [4, 4]]]
     )
     def test_training_without_logits_changes_no_gradient(self, lengths):
-        """Training projects only words to the vocabulary. Evaluation, which also projects padding, is the truth."""
+        """Training projects only words to the vocabulary. Evaluation, the reference, also projects padding."""
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double()
         features = torch.randn(len(lengths), 4, 6, dtype=torch.double, requires_grad=True)
         labels = torch.full((len(lengths), len(lengths[0]), 8), -100)
@@ -364,7 +364,7 @@ class TestShowAttendTellModel:
 
     @pytest.mark.parametrize("scale", [1.0, 8.0, 100.0])
     def test_attention_without_gradients_is_that_with(self, scale):
-        """Without gradients tanh is made of factors, as long as these are in range; also where it saturates."""
+        """Without gradients, tanh is computed from factors while these are in range, also where it saturates."""
         set_seed(0)
         config = tiny_config(backbone_config=None, num_attention_layers=1)
         model = ShowAttendTellForConditionalGeneration(config).eval()
@@ -388,7 +388,7 @@ class TestShowAttendTellModel:
 
     @pytest.mark.parametrize("mode", [True, False])
     def test_returned_attention_has_the_whole_derivative(self, mode):
-        """Of the logits by a weight of step 1: by way of the word that it chooses, and of all states that follow."""
+        """The derivative of the logits by a weight of step 1, through its context and all later states."""
         model = ShowAttendTellForConditionalGeneration(tiny_config(backbone_config=None, dropout=0.0)).double()
         features, ids = torch.randn(2, 4, 6).double(), torch.randint(3, 12, (2, 5))
         outputs = model.train(mode)(image_features=features, decoder_input_ids=ids, output_attentions=True)
@@ -426,7 +426,7 @@ class TestShowAttendTellModel:
         loss = model(image_features=features, labels=tiny_inputs()["labels"]).loss
         weight = model.model.decoder.gates_from_word.weight
         (expected,) = torch.autograd.grad(loss, features, retain_graph=True)
-        # Stops before the keys, for which energies have added gradients up already.
+        # Stops before the keys, whose gradients the energies have already accumulated.
         torch.autograd.grad(loss, weight, retain_graph=True)
         torch.testing.assert_close(torch.autograd.grad(loss, features, retain_graph=True)[0], expected)
 
@@ -477,7 +477,7 @@ class TestShowAttendTellModel:
             torch.testing.assert_close(block @ block.T, identity, atol=1e-4, rtol=0)
         for layer in (decoder.init_hidden, decoder.attention.query, model.output_from_hidden):
             torch.testing.assert_close(layer.weight @ layer.weight.T, identity, atol=1e-4, rtol=0)
-        # Square, but Gaussian in the authors' code.
+        # Square, but Gaussian as in the authors' code.
         keys = model.model.encoder.key_layers
         assert keys[0].weight.std().item() == pytest.approx(0.01, rel=0.05)
         torch.testing.assert_close(keys[1].weight @ keys[1].weight.T, identity, atol=1e-4, rtol=0)
@@ -586,7 +586,7 @@ class TestShowAttendTellModel:
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.bfloat16])
 class TestShowAttendTellKernels:
-    """Each kernel has the value and the gradient of the plain code beside it."""
+    """Each kernel has the value and the gradient of its plain version."""
 
     @torch.no_grad()
     def test_factored_energy(self, dtype):
@@ -611,7 +611,7 @@ class TestShowAttendTellState:
     def captioner(self):
         set_seed(0)
         model = ShowAttendTellForConditionalGeneration(tiny_config()).eval()
-        model.lm_head.bias.data[0] = -100.0  # captions do not end
+        model.lm_head.bias.data[0] = -100.0  # never generates the end token
         return model, partial(model.generate, tiny_inputs()["pixel_values"], do_sample=False)
 
     @pytest.mark.parametrize("words", [0, 2])

@@ -95,7 +95,7 @@ def restated_positions(size: int, kind: str, height: int, width: int) -> np.ndar
 
 
 def restated(model, grid: np.ndarray, words: list[int]) -> tuple[float, dict[str, list]]:
-    """The paper for one image and caption, one head, query and key at a time: summed loss, and attention weights."""
+    """The paper for one image and caption, as loops. Returns the summed loss and the attention weights."""
     w = {name.removeprefix("model."): p.detach().double().numpy() for name, p in model.named_parameters()}
     config = model.config
     h, d_feat = config.num_attention_heads, config.hidden_size
@@ -179,7 +179,7 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
     def processor(self):
         return tiny_processor()
 
-    # In the mixin the encoder's output serves as features; here it is encoded features.
+    # The mixin uses the output of the encoder as features. Here it is not a feature map.
     @torch.no_grad()
     def features(self, model) -> torch.Tensor:
         return (
@@ -219,7 +219,7 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
     )
     def test_equals_the_paper_restated(self, options):
         model = tiny_model(backbone_config=None, **options).double()
-        # What begins as ones and zeros would hide a mistake.
+        # Initial ones and zeros would hide mistakes.
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.data += 0.3 * torch.randn_like(parameter)
@@ -250,7 +250,7 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
 
     @pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 4]], ids=["one by one", "in chunks"])
     def test_teacher_forced_logits_equal_cached_ones(self, chunks):
-        """tau and positions depend neither on how far decoding has come nor on `max_target_length` being passed."""
+        """tau and positions do not depend on the decoding step, also after `max_target_length` steps."""
         model = tiny_model()
         pixel_values = tiny_inputs()["pixel_values"]
         ids = torch.randint(3, 12, (6, 9))
@@ -319,7 +319,7 @@ class TestAttention:
     @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
     @pytest.mark.parametrize("training", [False, True])
     def test_is_never_empty_when_asked_for(self, implementation, training):
-        """By layer and head, and before dropout, so that rows sum to one in training too."""
+        """One tensor per layer, with weights before dropout: rows sum to 1 in training too."""
         model, inputs = tiny_model(dropout=0.5).train(training), tiny_inputs()
         assert model.config._attn_implementation == "sdpa"
         if implementation == "eager":
@@ -356,7 +356,7 @@ class TestAttention:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @torch.no_grad()
     def test_padding_on_either_side_changes_no_logits(self, dtype):
-        """With a mask, whatever the implementation: positions count words and not padding."""
+        """With a mask and any attention implementation, positions count words and not padding."""
         model, pixel_values = tiny_model().to(dtype), tiny_inputs(2)["pixel_values"].to(dtype)
         words = torch.tensor([[0, 5, 6, 7], [0, 8, 9, 10]])
         for implementation in ("sdpa", "eager"):
@@ -386,7 +386,7 @@ class TestAttention:
         maps = attention_of_tokens(record, outputs)[0].mean(dim=(1, 2))
         forced = model(pixel_values, decoder_input_ids=outputs.sequences[:, :-1], output_attentions=True)
         expected = torch.stack(forced.cross_attentions).mean(dim=(0, 2))  # over layers and heads
-        written = maps.sum(dim=-1) > 0  # rows after a sequence's end are zeros
+        written = maps.sum(dim=-1) > 0  # rows after the end of a sequence are zeros
         assert written[:, 0].all()
         torch.testing.assert_close(maps[written], expected[:, : maps.shape[1]][written])
 
@@ -400,7 +400,7 @@ class TestAttention:
 
 class TestLoss:
     def test_accumulated_gradients_are_weighted_by_tokens(self):
-        """As Trainer does it: every batch is told the number of tokens in all of them."""
+        """As in Trainer: every batch gets the number of tokens of all batches."""
         model, inputs = tiny_model(), tiny_inputs()
         model(**inputs).loss.backward()
         expected = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -445,7 +445,7 @@ class TestSpatialTransformerCaptionerModel:
         layer = model.model.decoder.layers[0]
         square = math.sqrt(6 / (512 + 512))
         for weight, bound in (
-            (layer.self_attention.qkv_proj.weight, square),  # three matrices that are computed together
+            (layer.self_attention.qkv_proj.weight, square),  # three matrices in one layer
             (layer.cross_attention.kv_proj.weight, square),
             (layer.cross_attention.o_proj.weight, square),
             (layer.feed_forward.up_proj.weight, math.sqrt(6 / (512 + 1024))),
@@ -511,14 +511,14 @@ class TestSpatialTransformerCaptionerModel:
 
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_gradient_checkpointing_of_features_without_gradient(self, use_reentrant):
-        """Features of a frozen backbone take no gradient, and every layer after them still gets its own."""
+        """Features of a frozen backbone get no gradient, but every layer after them does."""
         model, inputs = tiny_model(freeze_backbone=True, hidden_size=6, dropout=0.0).train(), tiny_inputs()
         model(**inputs).loss.backward()
         expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
         model.zero_grad()
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         outputs = model(**inputs, use_cache=True)
-        assert outputs.past_key_values is None  # it would be written twice
+        assert outputs.past_key_values is None  # a cache would be written twice
         outputs.loss.backward()
         for name, gradient in expected.items():
             torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6, msg=name)

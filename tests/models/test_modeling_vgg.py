@@ -37,7 +37,7 @@ from hf_vg.models.vgg import VGG_DEPTHS
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "../shared/weights/vgg16_features_torchvision_fp16.safetensors"
 WIDTHS = [64, 128, 256, 512, 512]
-# Published sizes of the convolutions alone: 20,024,384 = 143,667,240 of VGG-19 less its three linear layers.
+# Published numbers of parameters without the three linear layers: VGG-19 has 143,667,240 with them.
 NUM_PARAMETERS = {"vgg11": 9_220_480, "vgg13": 9_404_992, "vgg16": 14_714_688, "vgg19": 20_024_384}
 
 
@@ -46,7 +46,7 @@ def tiny_config(**kwargs) -> VggConfig:
 
 
 def plain_vgg(depths: list[int], use_batch_norm: bool) -> nn.Sequential:
-    """torchvision's `features`, with weights that keep the activations near 1 so that a comparison means something."""
+    """torchvision's `features`, with weights that keep activations near 1, so that a comparison is meaningful."""
     layers, in_channels = [], 3
     for depth, out_channels in zip(depths, WIDTHS, strict=True):
         for _ in range(depth):
@@ -191,7 +191,7 @@ def test_equals_plain_sequential_with_torchvision_weights(tmp_path):
     images = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
         feature_maps = backbone(images).feature_maps
-        # conv3_3, conv4_3 and conv5_3 after their ReLU, by torchvision's numbering.
+        # conv3_3, conv4_3 and conv5_3 after their ReLU, in torchvision's numbering.
         for feature_map, end in zip(feature_maps, [16, 23, 30], strict=True):
             expected = network[:end](images)
             assert expected.std() > 0.1
@@ -203,7 +203,7 @@ def test_equals_plain_sequential_with_torchvision_weights(tmp_path):
 
 @pytest.fixture(scope="module")
 def classifier_dir(tmp_path_factory) -> Path:
-    """torchvision's VGG-11 whose fully connected layers have six units, for five classes, as a converted folder."""
+    """A converted torchvision VGG-11 with fully connected layers of six units and five classes."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("classifier")
     tensors = torchvision_tensors(plain_vgg(VGG_DEPTHS["vgg11"], use_batch_norm=False))
@@ -237,7 +237,7 @@ def test_backbone_of_a_classifier_has_convolutions_alone(classifier_dir, caplog)
     backbone = load_backbone(classifier_dir / "vgg11")
     assert backbone.out_features == ["stage5"] and backbone.channels == [512]
     assert not [name for name, _ in backbone.named_parameters() if "fc" in name]
-    assert "fc6" not in caplog.text and "classifier" not in caplog.text  # no report of weights that are not used
+    assert "fc6" not in caplog.text and "classifier" not in caplog.text  # no warning about unused weights
     assert load_backbone(classifier_dir / "vgg11", stage="stage4")(torch.randn(1, 3, 32, 32)).feature_maps[
         0
     ].shape == ((1, 512, 4, 4))
@@ -250,7 +250,7 @@ def test_convolutions_alone_have_no_fc7(converted_dir):
         load_backbone(converted_dir, stage="fc7")
     with pytest.raises(ValueError, match="`fc_size` is `None`"):
         VggForImageClassification(tiny_config())
-    # The files and the names of feature caches of version 0.1 had no such field.
+    # Version 0.1 did not have this field in its files and in the names of its feature caches.
     assert "fc_size" not in tiny_config().to_dict() and tiny_config(fc_size=4).to_dict()["fc_size"] == 4
 
 
@@ -333,7 +333,7 @@ def test_hidden_states_are_the_stages_computed():
 @pytest.mark.parametrize("use_batch_norm", [False, True])
 def test_gradient_reaches_every_parameter(use_batch_norm):
     torch.manual_seed(0)
-    # In training mode batch normalization takes away whatever a bias adds, and with it the bias's gradient.
+    # In training mode, batch normalization removes the bias, so the bias has no gradient.
     backbone = VggBackbone(tiny_config(use_batch_norm=use_batch_norm)).eval()
     backbone(torch.randn(2, 3, 16, 16)).feature_maps[0].square().sum().backward()
     assert [name for name, p in backbone.named_parameters() if p.grad is None or not p.grad.any()] == []
@@ -414,7 +414,7 @@ def test_batch_norm_is_never_checkpointed():
     backbone = VggBackbone(tiny_config(use_batch_norm=True)).train()
     with pytest.raises(ValueError, match="does not support gradient checkpointing"):
         backbone.gradient_checkpointing_enable()
-    # What a parent model with checkpointing does to its backbone.
+    # A parent model with gradient checkpointing does this to its backbone.
     backbone._set_gradient_checkpointing(enable=True)
     backbone(torch.randn(2, 3, 16, 16)).feature_maps[0].sum().backward()
     assert backbone.stages[0].layers[0].normalization.num_batches_tracked == 1
@@ -425,7 +425,7 @@ def test_batch_norm_is_never_checkpointed():
 
 @pytest.fixture
 def hub_knows_every_name(monkeypatch):
-    # transformers 5.22's `AutoBackbone.from_pretrained` asks the Hub whether the repository exists even for a folder.
+    # In transformers 5.22, `AutoBackbone.from_pretrained` asks the Hub for the repository even for a folder.
     answer = SimpleNamespace(repo_exists=lambda *_: True)
     monkeypatch.setattr("transformers.models.auto.auto_factory.hf_api", lambda: answer)
 
@@ -435,7 +435,7 @@ def test_auto_classes_round_trip(use_batch_norm, tmp_path, hub_knows_every_name)
     torch.manual_seed(0)
     backbone = VggBackbone(tiny_config(use_batch_norm=use_batch_norm, out_features=["stage2", "stage3"]))
     images = torch.randn(4, 3, 16, 16)
-    backbone.train()(images)  # moves the running statistics away from where they start
+    backbone.train()(images)  # changes the running statistics
     backbone.eval().save_pretrained(tmp_path)
 
     loaded = AutoBackbone.from_pretrained(tmp_path)
@@ -510,7 +510,7 @@ def test_converted_folder(converted_dir, vgg11_file):
 def test_pth_with_batch_norm_and_classifier(tmp_path):
     torch.manual_seed(0)
     tensors = torchvision_tensors(plain_vgg(VGG_DEPTHS["vgg11"], use_batch_norm=True))
-    # As torchvision's files of before this counter existed.
+    # Like torchvision's files from before this counter existed.
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
     tensors |= {f"classifier.{name}": tensor for name, tensor in plain_classifier(6, 5).state_dict().items()}
     torch.save(tensors, tmp_path / "vgg11_bn.pth")
@@ -584,7 +584,7 @@ def test_existing_files_are_not_overwritten(vgg11_file, tmp_path):
 
 
 def test_push_to_hub_uploads_the_folder(vgg11_file, tmp_path, monkeypatch):
-    """With a hub at the other end: tests/hub/test_hub.py."""
+    """The upload itself is tested in tests/hub/test_hub.py."""
     calls = []
     monkeypatch.setattr(convert_vgg, "upload_folder", lambda folder, repo_id, **_: calls.append((folder, repo_id)))
     output_dir = tmp_path / "out"

@@ -115,7 +115,7 @@ def restated_sentence(model: VseScnlmModel, words: list[int]) -> np.ndarray:
 
 
 def restated_losses(images, sentences, ids, margin, max_violation) -> tuple[float, float]:
-    """Hinges of the paper, pair by pair."""
+    """The paper's hinges, as a loop over pairs."""
     loss_images, loss_sentences = 0.0, 0.0
     for j in range(len(ids)):
         right = float(images[j] @ sentences[j])
@@ -341,7 +341,7 @@ def tiny_captioner(remembers: bool = True, **kwargs) -> VseScnlmForConditionalGe
 
 
 def tiny_captions(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Captions of 2 to 5 words, and tags. The fewer words, the more often an n-gram comes again."""
+    """Captions of 2 to 5 words, and tags. With few words, n-grams repeat often."""
     generator = torch.Generator().manual_seed(0)
     input_ids = torch.randint(3, 9, (count, 6), generator=generator)
     tag_ids = torch.randint(3, 6, (count, 6), generator=generator)
@@ -357,7 +357,7 @@ def words_of(input_ids: torch.Tensor) -> list[list[int]]:
 
 
 def restated_probabilities(model, words: list[int], tags: list[int], u: np.ndarray) -> list[np.ndarray]:
-    """P(w_n) of the SC-NLM for each n: one context word, tag, factor and word of the vocabulary at a time."""
+    """P(w_n) of the SC-NLM for each n, as loops over context words, tags, factors and the vocabulary."""
     w = {name: p.detach().double().numpy() for name, p in model.decoder.named_parameters()}
     config = model.config
     W_fv, W_fk, W_fd = w["lm_head.weight"].T, w["factor_context.weight"], w["factor_attribute.weight"]
@@ -365,7 +365,7 @@ def restated_probabilities(model, words: list[int], tags: list[int], u: np.ndarr
     E = np.zeros((config.word_size, vocabulary))
     for f in range(factors):
         E += np.outer(W_fk[f], W_fv[f])
-    # C^(i) of the word i before, and T^(j) of the tag j after.
+    # C^(i) belongs to the word i positions before, and T^(j) to the tag j positions after.
     blocks = np.split(w["context.weight"], config.context_size, axis=1)
     C = {i: blocks[config.context_size - i] for i in range(1, config.context_size + 1)}
     T = np.split(w["structure.weight"], config.num_forward_tags + 1)
@@ -462,23 +462,23 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         model.save_pretrained(tmp_path / "captioner")
         again = AutoModel.from_pretrained(tmp_path / "captioner")
         assert type(again) is VseScnlmModel
-        # Nor is the user told of weights that are not the space's.
+        # There is no warning about the other weights of the checkpoint.
         again, report = AutoModel.from_pretrained(tmp_path / "captioner", output_loading_info=True)
         assert not report["unexpected_keys"] and not report["missing_keys"]
         expected = space.get_text_features(**tiny_sentences()).pooler_output
         for loaded in (model.model, again):
             for name, weight in space.state_dict().items():
                 assert torch.equal(loaded.state_dict()[name], weight), name
-            # Not to the last bit: weights mapped from a file are aligned otherwise, and some processors round so, too.
+            # Not bit by bit: weights mapped from a file have another alignment, which can change the rounding.
             torch.testing.assert_close(loaded.get_text_features(**tiny_sentences()).pooler_output, expected)
 
     def test_words_follow_their_tags_after_training(self):
-        """Each tag has words of its own, and the content says which: all of it is learnt from text alone."""
+        """Each tag has its own words, and the content selects one of them. The model learns this from text alone."""
         model = tiny_captioner(remembers=False, decoder_dropout=0.0).train()
         generator = torch.Generator().manual_seed(0)
         tag_ids = torch.randint(3, 6, (64, 4), generator=generator)
         kind = torch.randint(0, 3, (64, 1), generator=generator)
-        input_ids = 3 * (tag_ids - 3) + kind + 3  # words 3..11: three for each of three tags
+        input_ids = 3 * (tag_ids - 3) + kind + 3  # words 3 to 11: three words for each of three tags
         input_ids = torch.nn.functional.pad(input_ids, (0, 1), value=0)
         tag_ids = torch.nn.functional.pad(tag_ids, (0, 1), value=1)
         directions = torch.nn.functional.normalize(torch.randn(3, 8, generator=generator))
@@ -495,7 +495,7 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
         )
         tags, contents = model.draw(200, [1.0])
         words = model.decode(tags, directions.unsqueeze(1), contents)[:, :, :4]
-        # Most pairs of a template and a content were never seen together.
+        # Most pairs of a template and a content do not occur in training.
         expected = 3 * (tags - 3) + torch.arange(3, 6).view(3, 1, 1)
         assert (words == expected).double().mean() > 0.95
         assert output.sequences.shape == (3, 5)
@@ -537,14 +537,14 @@ class TestGeneration:
                 words = []
                 for _ in template:
                     u = contents[image, which[candidate]].numpy()
-                    # Of a sentence one longer, whatever its last word, as only words before it count.
+                    # Append any word: only the words before a position count.
                     probabilities = restated_probabilities(model, [*words, 3], [*template, 1], u)[-1]
                     probabilities[[0, 1, 2]] = 0.0
                     words.append(int(probabilities.argmax()))
                 padding = [2] * (tags.shape[1] - len(template))
                 assert decoded[image, candidate].tolist() == [*words, 0, *padding]
 
-    # By the first weights every caption is encoded, by the second few are.
+    # With the first weights every caption is encoded, with the second only a few.
     @pytest.mark.parametrize(("similarity_weight", "language_model_weight"), [(0.7, 0.3), (0.1, 2.0), (-0.5, 0.4)])
     def test_best_captions_are_the_best_of_all_candidates(self, similarity_weight, language_model_weight):
         model = tiny_captioner()
@@ -593,7 +593,7 @@ class TestGeneration:
         captions = words_of(output.sequences)
         assert [caption[:2] for caption in captions] == [[5, 7], [5, 7], [6, 4], [6, 4]]
         assert all(len(caption) > 3 and caption[-1] == 0 for caption in captions)
-        # What follows is what is most probable after these words.
+        # The next words are the most probable ones after these words.
         targets = model.model.get_image_features(**images).pooler_output
         for caption, tags, target in zip(
             captions, output.tag_ids.tolist(), targets.repeat_interleave(2, 0), strict=True
@@ -643,7 +643,7 @@ class TestGeneration:
         again = self.generate(model, images, return_dict_in_generate=True)
         assert again.sequences.tolist() == expected.sequences.tolist()
         torch.testing.assert_close(again.scores, expected.scores, rtol=1e-4, atol=1e-5)
-        # Words 8 to 11 go, and the n-grams that hold them.
+        # Words 8 to 11 are removed, with their n-grams.
         model.resize_token_embeddings(8)
         model.save_pretrained(tmp_path)
         model = VseScnlmForConditionalGeneration.from_pretrained(tmp_path)
@@ -746,7 +746,7 @@ class TestGeneration:
         assert captions == processor.batch_decode(expected, skip_special_tokens=True)
         assert all(captions) and "<" not in "".join(captions)
         assert len(captioner(images[0], num_return_sequences=3)) == 3
-        # The pipeline of transformers continues a text.
+        # transformers' own pipeline continues a text.
         continues = pipeline("image-text-to-text", model=str(tmp_path))
         for text in ("a red", ""):
             (written,) = continues(images=images[0], text=text, generate_kwargs={"num_candidates": 30})
@@ -754,12 +754,12 @@ class TestGeneration:
 
 
 def restated_kneser_ney(sentences: list[list[int]], vocab_size: int):
-    """A function of (u, v, w): interpolated Kneser-Ney from dictionaries of counts."""
+    """Returns a function of (u, v, w): interpolated Kneser-Ney smoothing from dictionaries of counts."""
     trigrams = Counter()
     for words in sentences:
         padded = [0, 0, *words]
         trigrams.update((padded[i], padded[i + 1], padded[i + 2]) for i in range(len(words)))
-    bigrams = Counter((v, w) for _, v, w in trigrams)  # different words before
+    bigrams = Counter((v, w) for _, v, w in trigrams)  # number of distinct words before
     unigrams = Counter(w for _, w in bigrams)
 
     def discount(counts):

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The processors of captioners, which share one implementation."""
+"""The processors of the captioners. They share one implementation."""
 
 import torch
 from transformers import set_seed
@@ -33,7 +33,7 @@ class CaptionProcessorTester(ProcessorTesterMixin):
     pad_value = -100
 
     def test_feeds_the_model(self):
-        """What the processor gives the decoder to read is what the model makes of the labels by itself."""
+        """`decoder_input_ids` of the processor equal those that the model makes from the labels."""
         processor = self.processor()
         set_seed(0)
         backbone = VggConfig(depths=[1, 1], hidden_sizes=[4, 6])
