@@ -31,9 +31,7 @@ ROOT = Path(__file__).parents[1]
 UNFINISHED = (
     "hf_vg/app",
     "hf_vg/cli",
-    "hf_vg/data",
     "hf_vg/evaluation",
-    "hf_vg/interpretation",
     "hf_vg/pipelines",
     "hf_vg/reports",
     "hf_vg/training",

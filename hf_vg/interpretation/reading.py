@@ -89,7 +89,7 @@ class Reading:
         return {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def log_probabilities(self, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """Of each token after the prompt, of shape `(copies, tokens)`."""
+        """Returns the log probability of each token after the prompt, of shape `(copies, tokens)`."""
         length = self.ids.shape[1]
         logits = self.model(**arguments).logits[:, -length:]  # some models also have logits at image tokens
         logits = logits[:, self.prompt_length - 1 : -1].float()

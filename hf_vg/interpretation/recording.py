@@ -130,7 +130,7 @@ class AttentionRecord:
         cache, ids = arguments.get("past_key_values"), arguments.get("decoder_input_ids")
         if ids is None:
             ids = self._embedded if arguments.get("input_ids") is None else arguments["input_ids"]
-        if ids is None and arguments.get("labels") is not None:  # of which encoder-decoders make their ids
+        if ids is None and arguments.get("labels") is not None:  # encoder-decoders make their ids from labels
             ids = arguments["labels"].flatten(0, -2)
         if ids is None:
             raise ValueError(
@@ -337,7 +337,7 @@ def record_attention(
     # Wrappers of other libraries, such as PEFT's or torch's, have the model within.
     inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     if inner is None:
-        raise ValueError(f"A {type(model).__name__} is no model of transformers.")
+        raise ValueError(f"A {type(model).__name__} is not a transformers model.")
     family = family_of(inner) if family is None else family
     record = AttentionRecord(inner, family, layers, heads, queries, keep, replaces_output)
     writer = inner.get_submodule(family.writer)
@@ -411,7 +411,7 @@ def _recorded_interface(
         for owner, (before, _) in zip(owners, states, strict=True):
             if before not in _RECORDING:
                 raise ValueError(
-                    f"{type(owner).__name__} attends by {before!r}, of which no attention can be recorded. Call "
+                    f"{type(owner).__name__} runs with {before!r} attention, which cannot be recorded. Call "
                     '`model.set_attn_implementation("sdpa")` first.'
                 )
         for owner, (before, count) in zip(owners, states, strict=True):

@@ -73,7 +73,7 @@ def region_examples(
     model: PreTrainedModel, rows: Sequence[Mapping[str, Any]], collator: Any, rollout: bool = False
 ) -> list[dict[str, Any]]:
     r"""
-    Collects where the words of captions look. [`plot_regions`] draws it. Of each pair, it is the first caption.
+    Collects where the words of captions look. [`plot_regions`] draws it. For pairs, it uses the first caption.
 
     Example:
 

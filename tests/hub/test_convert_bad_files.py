@@ -90,7 +90,7 @@ NO_WEIGHTS = {
     "pickled str": (pickle.dumps("weights", 2), "begins with"),
     "pickle with code": (pickle.dumps({"w": RunsCode()}, 2), "would run posix.system"),
     "zip with code": (saved({"w": RunsCode()}), "would run posix.system"),
-    "legacy with code": (saved({"w": RunsCode()}, _use_new_zipfile_serialization=False), "the code posix.system"),
+    "legacy with code": (saved({"w": RunsCode()}, _use_new_zipfile_serialization=False), "would run posix.system"),
     "tar": (as_tar(), "begins with b'sys_info"),
     "compressed": (compressed(ZIPPED), "begins with b'PK"),
     "huge storage": (of_a_huge_storage(), "begins with"),

@@ -477,7 +477,7 @@ def test_models_within_wrappers(wrap):
             wrapped(**inputs)
         assert len(record.calls[0].attention) == 2
     with (
-        pytest.raises(ValueError, match="Linear is no model of transformers"),
+        pytest.raises(ValueError, match="Linear is not a transformers model"),
         record_attention(torch.nn.Linear(1, 1)),
     ):
         pass

@@ -531,7 +531,7 @@ class TestEncode:
         assert (tiny_model().encode(["", "a"], tokenizer=no_tokens) == 0).all()
 
     def test_says_what_is_wrong(self, folder):
-        with pytest.raises(ValueError, match="give `encode` a `tokenizer`"):
+        with pytest.raises(ValueError, match="Pass a `tokenizer` to `encode`"):
             tiny_model().encode("a red circle")
         with pytest.raises(TypeError, match="Sentence 1 must be a string, got NoneType"):
             AutoModel.from_pretrained(folder).encode(["a", None])

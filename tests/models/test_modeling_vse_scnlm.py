@@ -441,7 +441,7 @@ class TestVseScnlmForConditionalGeneration(ModelTesterMixin):
             "tag_ids": torch.nn.functional.pad(inputs["tag_ids"], (0, 3)),
         }
         torch.testing.assert_close(model(**longer).loss, model(**inputs).loss)
-        with pytest.raises(ValueError, match=r"a tag for each of the tokens, of shape \(3, 6\), got \(3, 5\)"):
+        with pytest.raises(ValueError, match=r"one tag per token, so its shape must be \(3, 6\), got \(3, 5\)"):
             model(labels=inputs["labels"], tag_ids=inputs["tag_ids"][:, :5])
 
     def test_trainer_counts_every_word(self, tmp_path):
