@@ -502,12 +502,12 @@ class TestAttention:
 
     @pytest.mark.parametrize("supervision, eager_calls", [("none", 0), ("indirect", 0), ("direct", 3), ("rollout", 3)])
     def test_is_fast_unless_supervised_or_asked_for(self, supervision, eager_calls, monkeypatch):
-        import hf_vg.models.grounded_visual_bert.modeling_grounded_visual_bert as modeling
+        import hf_vg.models.grounded_visual_bert.layers_grounded_visual_bert as layers
 
         calls = []
-        eager = modeling.eager_attention_forward
+        eager = layers.eager_attention_forward
         monkeypatch.setattr(
-            modeling, "eager_attention_forward", lambda *args, **kwargs: calls.append(1) or eager(*args, **kwargs)
+            layers, "eager_attention_forward", lambda *args, **kwargs: calls.append(1) or eager(*args, **kwargs)
         )
         model, inputs = tiny_model(attention_supervision=supervision), tiny_inputs()
         outputs = model(**inputs)

@@ -622,7 +622,7 @@ class TestGeneration:
         assert [caption[:1] for caption in words_of(different)] == [[5], [6]]
         with pytest.raises(ValueError, match="No template has 6 words or more"):
             model.generate(**images, input_ids=torch.full((2, 5), 5))
-        with pytest.raises(ValueError, match=r"one row for each of 2 images, got \(1, 2\)"):
+        with pytest.raises(ValueError, match=r"one row for each of the 2 images, got \(1, 2\)"):
             model.generate(**images, input_ids=words[:1])
 
     @torch.no_grad()

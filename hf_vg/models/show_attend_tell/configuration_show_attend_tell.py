@@ -77,7 +77,6 @@ class ShowAttendTellConfig(VisionConfigMixin, PreTrainedConfig):
         attention_sees_word (`bool`, *optional*, defaults to `False`):
             Whether attention also depends on the previous word: u . tanh(key_i + W h_{t-1} + V E y_{t-1}). In the
             paper it only depends on h_{t-1}, which is computed before that word is chosen.
-            Factor on the attention scores before the softmax. A larger value makes attention sharper.
         context_gate (`str`, *optional*, defaults to `"scalar"`):
             The gate beta_t on the context (section 4.2.1): one number per step (`"scalar"`, as in the paper), one
             number per channel (`"vector"`), or no gate (`"none"`).

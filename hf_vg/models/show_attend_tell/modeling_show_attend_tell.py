@@ -44,8 +44,7 @@ class ShowAttendTellAttention(nn.Module):
         self.word_query = (
             nn.Linear(config.embedding_size, config.attention_size, bias=False) if config.attention_sees_word else None
         )
-        # A bias here would cancel in the softmax.
-        self.score = nn.Linear(config.attention_size, 1, bias=False)
+        self.score = nn.Linear(config.attention_size, 1, bias=False)  # a bias would cancel in the softmax
         gate_size = {"scalar": 1, "vector": config.feature_size, "none": 0}[config.context_gate]
         self.gate = nn.Linear(config.hidden_size, gate_size) if gate_size else None
 
@@ -110,15 +109,12 @@ class ShowAttendTellDecoder(nn.Module):
         captions, images = input_ids.shape[0], features.shape[0]
         if captions % images:
             raise ValueError(f"{captions} captions cannot be shared out evenly among {images} images.")
-        state = past_key_values
-        if state is None:
-            state = self.initial_state(features, captions // images)
+        state = past_key_values or self.initial_state(features, captions // images)
         embeddings = self.embed_tokens(input_ids)  # (N, T, m)
         if state.seen_tokens == 0:
             # The first input is a vector of zeros, whatever the first token is.
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], dim=1)
         embeddings = self.embedding_dropout(embeddings)
-
         choice = self.context_choice()
         outputs = self.loop(embeddings, state, encoder_outputs, choice)
         if differentiable_attention and choice == "expected" and torch.is_grad_enabled():
@@ -137,14 +133,13 @@ class ShowAttendTellDecoder(nn.Module):
         attention: torch.Tensor | None = None,
     ) -> ShowAttendTellModelOutput:
         """
-        Equations 1 to 6 and 13, word by word. B images have K captions each, and N = B * K. If `attention` is given,
-        its weights, of shape (N, 1, T, L), replace equations 4 and 5.
+        Equations 1 to 6 and 13, word by word, for B images with K captions each (N = B * K). If you pass `attention`,
+        its weights of shape (N, 1, T, L) replace equations 4 and 5.
         """
         features, keys = encoder_outputs.last_hidden_state, encoder_outputs.attention_keys  # (B, L, D), (B, L, A)
         images, hidden, memory = len(features), state.hidden, state.memory  # (N, n)
         word_gates = self.gates_from_word(embeddings)  # (N, T, 4n): the words' part of equation 1
-        word_query = self.attention.word_query
-        word_queries = None if word_query is None else word_query(embeddings)  # V E y_{t-1}, (N, T, A)
+        word_queries = self.attention.word_query(embeddings) if self.config.attention_sees_word else None  # (N, T, A)
         score = self.attention.score.weight[0].to(keys.dtype)  # u, (A,)
         energy_of = energy_of_steps(keys, score, encoder_outputs.key_factors)
 
@@ -230,7 +225,6 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel):
     ```python
     >>> import torch
     >>> from hf_vg import ShowAttendTellConfig, ShowAttendTellModel
-
     >>> sizes = dict(feature_size=8, vocab_size=20, embedding_size=8, hidden_size=16)
     >>> model = ShowAttendTellModel(ShowAttendTellConfig(backbone_config=None, **sizes))
     >>> model(image_features=torch.rand(2, 9, 8)).cross_attentions[0].shape  # (captions, 1, words, locations)
@@ -310,7 +304,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     ```python
     >>> import torch
     >>> from hf_vg import ShowAttendTellConfig, ShowAttendTellForConditionalGeneration
-
     >>> sizes = dict(feature_size=8, vocab_size=20, embedding_size=8, hidden_size=16)
     >>> model = ShowAttendTellForConditionalGeneration(ShowAttendTellConfig(backbone_config=None, **sizes)).eval()
     >>> model.generate(image_features=torch.rand(2, 9, 8), num_beams=3, max_new_tokens=4).shape[0]
