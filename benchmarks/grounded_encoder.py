@@ -77,9 +77,9 @@ def make_step(settings: dict, batch_size: int):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch_size", type=int, default=128, help="captions")
-    parser.add_argument("--rounds", type=int, default=3, help="steps of each, of which the median counts")
+    parser.add_argument("--rounds", type=int, default=3, help="number of steps; the median is printed")
     arguments = parser.parse_args()
-    print(f"{arguments.batch_size} captions a step, {torch.get_num_threads()} threads")
+    print(f"{arguments.batch_size} captions per step, {torch.get_num_threads()} threads")
     for name, settings in SYSTEMS.items():
         step = make_step(settings, arguments.batch_size)
         step(plain=False)

@@ -27,24 +27,25 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 ROOT = Path(__file__).parents[1]
 
-# Folders and files that are not finished yet. Remove a line when its texts pass. The list ends empty.
-UNFINISHED = (
-    "hf_vg/app",
-    "hf_vg/cli",
+# Rooms with gaps in docstrings or examples, and files with clipped wordings. Remove a line when its tests pass. Both
+# lists end empty.
+UNFINISHED_DOCSTRINGS = (
+    "hf_vg/data",
     "hf_vg/evaluation",
+    "hf_vg/interpretation",
     "hf_vg/pipelines",
     "hf_vg/reports",
     "hf_vg/training",
-    "benchmarks",
+)
+UNFINISHED_TEXTS = (
+    "hf_vg/training",
     "recipes",
-    "docs",
     "README.md",
-    "RESULTS.md",
 )
 
 # Wordings to avoid, and what to write instead.
 A_UNIT = "an? (batch|box|caption|channel|image|location|region|row|sentence|step|token|word)"
-NOT_A_NOUN = "(and|as|by|for|from|has|if|in|is|of|or|to|when|where|with)"
+NOT_A_NOUN = "(and|as|at|by|for|from|has|if|in|is|of|or|over|to|when|where|with)"
 A_THING = "(argument|box|caption|config|file|folder|image|map|model|number|text|words?)"
 CLIPPED = {
     r"\bcan not\b": "cannot",
@@ -71,9 +72,8 @@ CLIPPED = {
 }
 
 
-def is_finished(path: Path) -> bool:
-    name = path.relative_to(ROOT).as_posix()
-    return not any(name == unfinished or name.startswith(f"{unfinished}/") for unfinished in UNFINISHED)
+def is_finished(path: Path, unfinished: tuple[str, ...] = UNFINISHED_DOCSTRINGS) -> bool:
+    return not any(path.is_relative_to(ROOT / name) for name in unfinished)
 
 
 def module_name(path: Path) -> str:
@@ -177,7 +177,8 @@ def test_texts_are_plain():
     files = [path for room in ("hf_vg", "recipes", "docs", "benchmarks") for path in sorted((ROOT / room).rglob("*"))]
     files = [*ROOT.glob("*.md"), *files]
     kinds = (".py", ".md", ".yaml", ".html", ".sh", ".ipynb")
-    texts = [path for path in files if path.suffix in kinds and "_build" not in path.parts and is_finished(path)]
+    texts = [path for path in files if path.suffix in kinds and "_build" not in path.parts]
+    texts = [path for path in texts if is_finished(path, UNFINISHED_TEXTS)]
     assert len(texts) > 50
     found = [f"{path.relative_to(ROOT)}: {line}" for path in texts for line in clipped(path.read_text("utf-8"))]
     assert not found, "\n".join(found)
@@ -198,4 +199,4 @@ def test_clipped_wordings_are_found(text):
 
 
 def test_unfinished_parts_exist():
-    assert [name for name in UNFINISHED if not (ROOT / name).exists()] == []
+    assert [name for name in UNFINISHED_DOCSTRINGS + UNFINISHED_TEXTS if not (ROOT / name).exists()] == []
