@@ -230,7 +230,7 @@ def main() -> None:
         if args.only in (None, "time"):
             times = measure_times(model, args.repeats)
             for which, seconds in times.items():
-                # Of each turn one ratio: what else the machine does then falls on both.
+                # One ratio per turn: what else the machine does then falls on both.
                 ratio = statistics.median(a / b for a, b in zip(seconds, times[first], strict=True))
                 limit = TIME_LIMITS[model].get(which)
                 said = f"  (at most {limit})" if limit else ""

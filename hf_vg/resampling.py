@@ -11,14 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Bootstrap confidence intervals."""
+"""Confidence intervals with the bootstrap."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 
-# Number of samples that are in memory at the same time.
+# Maximum number of resampled sums in memory.
 _SAMPLES_AT_A_TIME = 100
 
 
@@ -28,44 +28,44 @@ def bootstrap(
     samples: int = 1000,
 ) -> np.ndarray:
     r"""
-    Computes 95% confidence intervals of scores with the bootstrap: it draws sets of images of the same size with
-    replacement, and computes the scores of each set.
+    Computes 95% confidence intervals of scores by resampling images with replacement.
 
     Args:
         statistics (`np.ndarray` of shape `(statistics, images)`):
-            Statistics of each image. The scores of a set are computed from their sums alone, so a thousand sets take
-            less than a second.
+            The statistics of each image. Their sums over images determine the scores, so a thousand samples take less
+            than a second.
         score (`Callable`):
-            A function that turns sums of shape `(statistics, sets)` into scores of shape `(scores, sets)`.
+            A function from sums of shape `(statistics, sets)` to scores of shape `(scores, sets)`.
         samples (`int`, *optional*, defaults to 1000):
-            The number of sets to draw.
+            Number of samples.
 
     Returns:
-        `np.ndarray` of shape `(scores, 2)`: The lower and upper end of each interval.
+        `np.ndarray` of shape `(scores, 2)`: The 2.5% and 97.5% percentiles of each score.
 
     Example:
 
     ```python
     >>> import numpy as np
-    >>> from hf_vg.resampling import bootstrap
+    >>> from hf_vg.evaluation import bootstrap
 
-    >>> statistics = np.array([[1, 0, 1, 1], [1, 1, 1, 1]])  # right answers and questions of 4 images
-    >>> bootstrap(statistics, lambda sums: sums[:1] / sums[1:]).tolist()
-    [[0.25, 1.0]]
+    >>> is_right = np.array([1.0, 0.0, 0.0, 0.0] * 25)  # an accuracy of 25% on 100 images
+    >>> statistics = np.stack([np.ones(100), is_right])
+    >>> bootstrap(statistics, lambda sums: sums[1:] / sums[:1]).round(2).tolist()
+    [[0.17, 0.34]]
     ```
     """
     statistics = np.asarray(statistics, dtype=np.float64)
     images = statistics.shape[1]
     if not images:
-        raise ValueError("The bootstrap needs at least one image.")
+        raise ValueError("There are no images to sample from.")
     rng = np.random.default_rng(0)
     scores = []
     for start in range(0, samples, _SAMPLES_AT_A_TIME):
-        # How often each image is in each set.
+        # How often each sample contains each image.
         counts = rng.multinomial(images, np.full(images, 1 / images), size=min(_SAMPLES_AT_A_TIME, samples - start))
         scores.append(score(statistics @ counts.T.astype(np.float64)))
     tail = 2.5
-    # The score of a set without any word is NaN, and is ignored.
+    # The score of a sample without any words is NaN.
     return np.nanpercentile(np.concatenate(scores, axis=1), [tail, 100 - tail], axis=1).T
 
 
@@ -73,7 +73,7 @@ def mean_intervals(
     values: np.ndarray, images: Sequence[int] | np.ndarray, number: int | None = None, samples: int = 1000
 ) -> list[dict[str, float]]:
     r"""
-    Computes means over words, with confidence intervals over the images of these words.
+    Computes means over words, with confidence intervals over images.
 
     Args:
         values (`np.ndarray` of shape `(words, scores)`):
@@ -81,23 +81,13 @@ def mean_intervals(
         images (`Sequence[int]`):
             The image of each word.
         number (`int`, *optional*):
-            The number of images. Images must then be numbered from 0. By default, only images with words count. If
-            there is only one such image, words are drawn instead of images.
+            The number of images, which are then numbered from 0. By default only images with words are counted. If
+            there is only one such image, words are resampled instead of images.
         samples (`int`, *optional*, defaults to 1000):
-            The number of sets to draw.
+            Number of samples.
 
     Returns:
-        `list[dict[str, float]]`: For each score, its mean `value` and the ends `low` and `high` of its interval.
-
-    Example:
-
-    ```python
-    >>> import numpy as np
-    >>> from hf_vg.resampling import mean_intervals
-
-    >>> mean_intervals(np.array([[1.0], [0.0], [1.0], [1.0]]), images=[0, 0, 1, 2])[0]["value"]
-    0.75
-    ```
+        `list[dict[str, float]]`: For each score its mean as `value`, and the interval as `low` and `high`.
     """
     values, images = np.asarray(values, dtype=np.float64), np.asarray(images)
     if number is None:
