@@ -182,8 +182,11 @@ def _pack_deletion(result: Mapping[str, Any], words: Sequence[str], index: int) 
     if tested != list(words):
         raise ValueError(f"`deletion` of example {index} must have its words, {list(words)}, got {tested}.")
     curves = [[np.round(of[name], 4).tolist() for name in CURVES] for of in (result["probability"], *result["words"])]
-    score = [round(float(result["score"][end]), 4) for end in ("value", "low", "high")]
-    return {"score": score, "shares": np.round(result["shares"], 4).tolist(), "curves": curves}
+    scores = {
+        name: [round(float(result[name][end]), 4) for end in ("value", "low", "high")]
+        for name in ("score", "score_center")
+    }
+    return {**scores, "shares": np.round(result["shares"], 4).tolist(), "curves": curves}
 
 
 def _coarser(heads: np.ndarray) -> np.ndarray:

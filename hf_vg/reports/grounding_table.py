@@ -23,7 +23,8 @@ _COLUMNS = {
     "pointing": "pointing",
     "mass": "in the box",
     "average_precision": "precision",
-    "deletion": "deletion",
+    "deletion": "deletion, beyond chance",
+    "deletion_center": "beyond the centre",
 }
 
 

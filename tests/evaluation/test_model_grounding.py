@@ -28,6 +28,7 @@ from hf_vg.interpretation import explain_words, recording
 from hf_vg.interpretation.reading import readings
 from hf_vg.reports import grounding_table
 from tests.interpretation.any_models import tiny
+from tests.interpretation.any_processors import PROCESSORS
 
 
 CAPTION = "here is a bright square"
@@ -171,3 +172,14 @@ def test_what_cannot_be_judged_is_told(processor):
         evaluate_grounding(model, processor, [{**rows(1)[0], "phrases": []}])
     alone = evaluate_grounding(model, processor, rows(1), samples=10)
     assert alone["best_head"] is None and "best head" not in grounding_table(alone)
+
+
+@pytest.mark.parametrize("name", ["blip2", "internvl", "paligemma"])
+def test_models_without_a_chat_template_and_with_tiles(name):
+    """They are asked as `pipeline("image-to-text")` asks them."""
+    model, _ = tiny(name)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 48, 3), dtype=np.uint8))
+    found = evaluate_grounding(
+        model, PROCESSORS[name](), [{"image": image, "expression": "the dog", "box": [0, 0, 24, 16]}], samples=5
+    )
+    assert found["words"] == 1 and len(found["layers"]) == 2 and len(found["heads"][0]) == 4

@@ -97,12 +97,14 @@ def test_a_deletion_test_stands_beside_the_maps():
     curve = {"map": [0.9, 0.2], "random": [0.9, 0.7], "center": [0.9, 0.5]}
     result = {
         "score": {"value": 0.5, "low": 0.4, "high": 0.61234},
+        "score_center": {"value": 0.3, "low": 0.2, "high": 0.4},
         "shares": [0.0, 0.5],
         "probability": curve,
         "words": [{"word": word, **curve, "map": [0.9, 0.1]} for word in CAPTION["words"]],
     }
     (example,) = Page(explanation_html({**CAPTION, "deletion": result})).examples
     assert example["deletion"]["score"] == [0.5, 0.4, 0.6123] and example["deletion"]["shares"] == [0, 0.5]
+    assert example["deletion"]["score_center"] == [0.3, 0.2, 0.4]
     assert example["deletion"]["curves"][0] == [[0.9, 0.2], [0.9, 0.7], [0.9, 0.5]]
     assert example["deletion"]["curves"][3][0] == [0.9, 0.1] and len(example["deletion"]["curves"]) == 4
     with pytest.raises(ValueError, match=r"must have its words.*got \['a', 'red'\]"):
