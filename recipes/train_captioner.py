@@ -23,9 +23,9 @@ Any argument can be set in a YAML file, and a flag wins over the file:
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
         --learning_rate 5e-4 --model.hidden_size 512 --output_dir outputs/wider
 
-Captioners that are transformers' own train the same way; the configs show a ViT with GPT-2, BLIP, GIT and LLaVA:
+Captioners of transformers train the same way. There are configs for a Swin or a ViT with GPT-2, BLIP, GIT and LLaVA:
 
-    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/vit_gpt2_scenes.yaml
+    accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/swin_gpt2_scenes.yaml
 
 Flickr8k, with the features of a frozen VGG-16 computed once:
 

@@ -108,6 +108,7 @@ class AttentionRecord:
         self._owner = threading.get_ident()
         self._embedded: torch.Tensor | None = None  # ids that were embedded since the last pass
         self._columns: torch.Tensor | None = None  # (rows, image tokens), -1 where a row has fewer
+        self._is_padded = False  # whether some row has fewer
         self._ids: torch.Tensor | None = None  # of the last pass
         self._keys = 0  # of all passes that a cache has kept
         self._is_open = self._has_cache = False
@@ -141,6 +142,7 @@ class AttentionRecord:
             self.calls, self.patches, self._embedded_patches, self._keys = [], self._embedded_patches, {}, 0
             columns = self.family.columns
             self._columns = None if columns is None else _places(columns(self.config, {**arguments, "input_ids": ids}))
+            self._is_padded = self._columns is not None and bool((self._columns < 0).any())
             self.prompt_length = ids.shape[1]
         elif cache is not None and ids.shape[1] > 1:
             raise ValueError(
@@ -263,7 +265,8 @@ class AttentionRecord:
         columns = self._columns.to(attention.device) - dropped
         columns = columns.repeat_interleave(len(attention) // len(columns), dim=0)  # beams
         index = columns.clamp(min=0)[:, None, None].expand(-1, *attention.shape[1:3], -1)
-        return attention.gather(-1, index) * (columns >= 0)[:, None, None]
+        found = attention.gather(-1, index)
+        return found * (columns >= 0)[:, None, None] if self._is_padded or dropped else found
 
     def to_patches(self, weights: torch.Tensor) -> torch.Tensor:
         """From weights of image tokens, `(..., rows, heads, queries, tokens)`, to those of patches, if others."""
