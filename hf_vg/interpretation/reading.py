@@ -71,6 +71,7 @@ class Reading:
             for name, value in self.inputs.items()
         }
         inputs |= changed
+        inputs.pop("labels", None)  # PaliGemma's processor adds labels of the prompt alone
         ids = self.ids.expand(copies, -1)
         if self.model.config.is_encoder_decoder:
             inputs.pop("decoder_attention_mask", None)
