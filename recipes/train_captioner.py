@@ -38,14 +38,21 @@ folder is recognised; the defaults are those of configs/captions_table.yaml:
 
     accelerate launch --quiet recipes/train_captioner.py --data_dir photos --backbone microsoft/resnet-50
 
-Train a captioner further, on your own photos; here its convolutions learn as well:
+Fine-tune any captioner of transformers on your own photos: BLIP, GIT, a VisionEncoderDecoder, Florence-2, LLaVA or
+another model that chats about images. The defaults are those of configs/finetune_captioner.yaml:
+
+    accelerate launch --quiet recipes/train_captioner.py --checkpoint microsoft/git-base --data_dir photos
+
+Train one of your own captioners further. Here its convolutions learn as well:
 
     accelerate launch --quiet recipes/train_captioner.py --checkpoint outputs/show_attend_tell_flickr8k \
         --data_dir photos --learning_rate 1e-4 --num_beams 5 \
         --model.freeze_backbone false --backbone_learning_rate 1e-5 --output_dir outputs/photos
 
-Train it for the CIDEr of what it says, as is usual after the captions of people:
+Then train it for the CIDEr of the captions that it writes. This works for every captioner:
 
+    accelerate launch --quiet recipes/train_captioner.py --checkpoint outputs/photos --data_dir photos --reward cider \
+        --output_dir outputs/photos_cider
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
         --checkpoint outputs/show_attend_tell_flickr8k --data_dir flickr8k --features outputs/features
 
@@ -84,6 +91,7 @@ from hf_vg.data import (
 )
 from hf_vg.evaluation import caption_metrics, scene_caption_metrics, scene_grounding_metrics
 from hf_vg.interpretation import plot_attention
+from hf_vg.pipelines import attention_problem
 from hf_vg.pipelines import load_captioner as load_captioner_pipeline
 from hf_vg.reports import metric_lines
 from hf_vg.training import (
@@ -95,20 +103,22 @@ from hf_vg.training import (
     build_captioner,
     caption_collator,
     caption_scorer,
-    cider_reward,
     load_captioner,
     print_next_steps,
     run_recipe,
     run_training,
+    self_critical_reward,
     start_recipe,
 )
 
 
 def main():
     configs = Path(__file__).parent / "configs"
-    photo_config = configs / "captions_table.yaml"
     args, training_args = start_recipe(
-        (CaptionerArguments, VgTrainingArguments), configs / "show_attend_tell_scenes.yaml", photo_config=photo_config
+        (CaptionerArguments, VgTrainingArguments),
+        configs / "show_attend_tell_scenes.yaml",
+        photo_config=configs / "captions_table.yaml",
+        checkpoint_config=configs / "finetune_captioner.yaml",
     )
     say = PartialState().print
 
@@ -119,7 +129,7 @@ def main():
         data = load_caption_data(args, phrases=args.attention_supervision != "none")
     if args.checkpoint is not None:
         model, processor = load_captioner(args)
-        if not args.streaming:
+        if processor.tokenizer.unk_token_id is not None and not args.streaming:
             share = unknown_words(processor.tokenizer, training_captions(args, data["train"]))
             say(f"{share:.1%} of the words are not in the vocabulary of {args.checkpoint}, and stay unknown.")
     else:
@@ -130,16 +140,16 @@ def main():
         )
         model, processor = build_captioner(args, tokenizer)
 
-    num_words = len(processor.tokenizer)
-    say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {num_words} words")
+    num_tokens = len(processor.tokenizer)
+    say(f"\n[2/4] Training {type(model).__name__}: {model.num_parameters():,} parameters, {num_tokens:,} tokens")
     by_length = training_args.max_length_difference is not None
     validation = captioner_rows(args, data["validation"], model, processor)
-    collator = caption_collator(args, model.config, processor)
+    collator = caption_collator(args, model, processor)
     trainer_class = VgTrainer
     if args.attention_supervision != "none" or args.distillation_weight:
         trainer_class = partial(SupervisedCaptionerTrainer, **args.supervision())
     if args.reward is not None:
-        reward = cider_reward(processor.tokenizer, data["train"]["captions"][:])
+        reward = self_critical_reward(processor.tokenizer, data["train"]["captions"][:])
         trainer_class = partial(SelfCriticalTrainer, reward=reward, num_candidates=args.num_candidates)
     trainer = trainer_class(
         model=model,
@@ -159,11 +169,17 @@ def main():
     captioner = load_captioner_pipeline(training_args.output_dir)
     test = undecoded(data["test"])
     images = KeyDataset(test, "image")
-    outputs = captioner(images, batch_size=training_args.per_device_eval_batch_size, return_attention=True)
+    problem = attention_problem(captioner, images[0])
+    if problem is not None:
+        say(f"Without maps: {problem}")
+    batch_size = training_args.per_device_eval_batch_size
+    outputs = captioner(images, batch_size=batch_size, return_attention=problem is None)
     captions = [output[0] for output in tqdm(outputs, total=len(images), unit="image")]
     texts = [caption["generated_text"] for caption in captions]
     if args.dataset == "scenes":
-        metrics = scene_caption_metrics(data["test"], texts) | scene_grounding_metrics(data["test"], captions)
+        metrics = scene_caption_metrics(data["test"], texts)
+        if problem is None:
+            metrics |= scene_grounding_metrics(data["test"], captions)
     else:
         metrics = caption_metrics(texts, data["test"]["captions"][:])
     trainer.save_metrics("test", metrics)
@@ -174,15 +190,19 @@ def main():
         {"image": open_image(image), **caption}
         for image, caption in zip(images, captions[: args.num_figures], strict=False)
     ]
-    say(f"\n[4/4] Drawing where the model looked in {len(examples)} of them")
+    say(
+        f"\n[4/4] Showing {len(examples)} of them, and where the model looked"
+        if problem is None
+        else "\n[4/4] Examples"
+    )
     for row, example in zip(test, examples, strict=False):
         note = ""
         if args.dataset == "scenes":
             truth = "true" if caption_is_true(row, example["generated_text"]) else "false"
             note = f"  ({truth}, {'a new combination' if row['unseen'] else 'combinations seen in training'})"
         say(f"  {example['generated_text']}{note}")
-    figure = Path(training_args.output_dir) / "attention.png" if examples else None
-    if examples:
+    figure = Path(training_args.output_dir) / "attention.png" if examples and problem is None else None
+    if figure is not None:
         plot_attention(examples, figure)
     # The card offers an image to try the model on: a scene, and not a photo of somebody else.
     trainer.publish(

@@ -21,6 +21,7 @@ from .model_grounding import evaluate_grounding
 from .referring import referring_accuracy
 from .regions import answer_questions, resolve_expressions, vgp_metrics
 from .retrieval import retrieval_metrics, scene_arithmetic_metrics
+from .rewards import bleu_reward, cider_reward, meteor_reward, pointing_reward
 from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
 from .sentence_grounding import sentence_grounding_metrics
@@ -32,11 +33,13 @@ from .vqa import vqa_accuracy
 __all__ = [
     "DocumentFrequencies",
     "answer_questions",
+    "bleu_reward",
     "bootstrap",
     "cache_vectors",
     "caption_intervals",
     "caption_metrics",
     "caption_scores",
+    "cider_reward",
     "concatenate_encoders",
     "document_frequencies",
     "evaluate_grounding",
@@ -45,7 +48,9 @@ __all__ = [
     "grounding_intervals",
     "grounding_metrics",
     "make_compute_metrics",
+    "meteor_reward",
     "phrase_box_accuracy",
+    "pointing_reward",
     "ptb_tokenize",
     "referring_accuracy",
     "resolve_expressions",

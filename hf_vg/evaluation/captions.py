@@ -17,15 +17,19 @@
 On the same tokens, BLEU, ROUGE-L and CIDEr-D equal `pycocoevalcap`. [`ptb_tokenize`] replaces its Java tokenizer.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers.utils import logging
 
+from ..data.files import atomic_write
 from .meteor import meteor_java, meteor_java_available, meteor_python
 from .ngrams import ORDERS, CaptionCorpus, Ngram, NgramCounts, ngrams
 from .tokenization import ptb_tokenize
@@ -216,6 +220,61 @@ class DocumentFrequencies:
 
     counts: dict[Ngram, int]
     num_images: int
+
+    def save(self, path: str | PathLike) -> None:
+        r"""
+        Writes a JSON file. If this fails, an older file of this name stays as it was.
+
+        Args:
+            path (`str` or `PathLike`):
+                The file.
+
+        Example:
+
+        ```python
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hf_vg.evaluation import DocumentFrequencies, document_frequencies
+        >>> frequencies = document_frequencies([["a dog runs"], ["a cat"]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     frequencies.save(Path(folder, "frequencies.json"))
+        ...     loaded = DocumentFrequencies.load(Path(folder, "frequencies.json"))
+        >>> loaded.counts["a",], loaded.num_images
+        (2, 2)
+
+        ```
+        """
+        counts = {" ".join(ngram): count for ngram, count in self.counts.items()}
+        if len(counts) != len(self.counts) or any(" " in word for ngram in self.counts for word in ngram):
+            raise ValueError("words with spaces in them cannot be saved: split captions at their spaces.")
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps({"num_images": self.num_images, "counts": counts}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | PathLike) -> "DocumentFrequencies":
+        r"""
+        Reads a file of [`save`].
+
+        Args:
+            path (`str` or `PathLike`):
+                The file.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not a JSON file of document frequencies: {error}") from None
+        counts = data.get("counts") if isinstance(data, dict) else None
+        num_images = data.get("num_images") if isinstance(data, dict) else None
+        if not isinstance(counts, dict) or type(num_images) is not int or num_images < 1:
+            raise ValueError(
+                f'{path} has no document frequencies: it must be {{"num_images": N, "counts": {{"a dog": n, ...}}}}.'
+            )
+        for ngram, count in counts.items():
+            if type(count) is not int or not 1 <= count <= num_images:
+                raise ValueError(
+                    f"{path}: the count of {ngram!r:.80} must be from 1 to {num_images}, got {count!r:.80}."
+                )
+        return cls({tuple(ngram.split(" ")): count for ngram, count in counts.items()}, num_images)
 
 
 def document_frequencies(

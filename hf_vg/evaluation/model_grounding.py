@@ -23,10 +23,10 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from ..data.images import boxes_in_view, open_image, seen_box
 from ..data.phrases import token_offsets, token_span
+from ..data.prompts import caption_inputs
 from ..interpretation.deletion import deletion_summary, word_curves
 from ..interpretation.explainers import EXPLAINERS, evaluation_mode, head_maps_of, maps_of
 from ..interpretation.families import tiles_of_images
-from ..interpretation.prompts import caption_inputs
 from ..interpretation.reading import Reading, readings
 from ..resampling import mean_intervals
 from .grounding import GROUNDING_METRICS, grounding_rows

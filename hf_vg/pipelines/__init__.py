@@ -14,7 +14,14 @@
 
 from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline
-from .loaders import caption_settings, load_captioner, load_detector, load_sentence_encoder, load_space
+from .loaders import (
+    attention_problem,
+    caption_settings,
+    load_captioner,
+    load_detector,
+    load_sentence_encoder,
+    load_space,
+)
 from .vector_databases import QdrantVectors, faiss_nearest
 from .vector_store import VectorStore, store_folder
 
@@ -27,6 +34,7 @@ __all__ = [
     "VectorStore",
     "faiss_nearest",
     "store_folder",
+    "attention_problem",
     "caption_settings",
     "load_captioner",
     "load_detector",

@@ -25,9 +25,9 @@ from transformers import GenerationConfig
 from transformers.pipelines.base import Pipeline
 
 from ..data.images import TIMEOUT, open_image
+from ..data.prompts import caption_inputs, is_asked
 from ..interpretation.deletion import deletion_summary, deletion_test
 from ..interpretation.families import family_of, tiles_of_images
-from ..interpretation.prompts import caption_inputs, is_asked
 from ..interpretation.recording import record_attention
 from ..interpretation.word_maps import word_maps
 

@@ -100,6 +100,26 @@ def caption_settings(
     return settings
 
 
+def attention_problem(captioner: ImageToTextPipeline, image: Any) -> str | None:
+    r"""
+    Tries whether a captioner tells where its words look.
+
+    Args:
+        captioner ([`ImageToTextPipeline`]):
+            The captioner.
+        image:
+            Any image that the pipeline takes.
+
+    Returns:
+        `str`, *optional*: Why it does not, or `None` if it does.
+    """
+    try:
+        captioner(image, return_attention=True, max_new_tokens=2)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingSpace:
     r"""
     Loads any model that has one space for images and sentences: a `vse_scnlm`, CLIP, SigLIP, ALIGN and their like, or

@@ -48,7 +48,7 @@ from .grounding import (
 )
 from .images import build_image_processor
 from .running import print_next_steps, run_recipe, run_training, start_recipe
-from .self_critical import SelfCriticalTrainer, cider_reward
+from .self_critical import SelfCriticalTrainer, self_critical_reward
 from .trainer import VgTrainer, use_all_cores
 from .vse import (
     RetrievalArguments,
@@ -94,7 +94,6 @@ __all__ = [
     "build_vse",
     "caption_collator",
     "caption_scorer",
-    "cider_reward",
     "encode_rows",
     "initialize_scnlm",
     "load_captioner",
@@ -103,6 +102,7 @@ __all__ = [
     "print_next_steps",
     "run_recipe",
     "run_training",
+    "self_critical_reward",
     "start_recipe",
     "tiny_backbone",
     "tiny_captioner",

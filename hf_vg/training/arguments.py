@@ -391,7 +391,9 @@ def parse_arguments(
         for instance in instances:
             if isinstance(instance, VgTrainingArguments):
                 instance.recipe_settings = _settings(dataclass_types, namespace)
-            if isinstance(instance, ModelArguments):
+            # Fields of a checkpoint's config are checked when its type is known, see `load_captioner`.
+            of_checkpoint = isinstance(instance, CaptionerArguments) and instance.checkpoint is not None
+            if isinstance(instance, ModelArguments) and not of_checkpoint:
                 check_config_fields(instance.model_type, instance.model)
     except ValueError as error:  # of arguments that do not go together
         parser.error(str(error))

@@ -20,9 +20,10 @@ from datasets import Dataset
 from tqdm.auto import trange
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
     AutoModelForImageTextToText,
     AutoProcessor,
-    PreTrainedConfig,
+    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
@@ -32,12 +33,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..data.collators import CaptionCollator
-from ..data.prompted_captions import PromptedCaptionCollator
+from ..data.prompted_captions import PromptedCaptionCollator, end_token
 from ..data.tokenizers import special_token_fields
 from ..evaluation.captions import caption_metrics
 from ..interpretation.families import leading_tokens, pixels_per_token
-from ..loading import load_checkpoint, load_part
-from .arguments import CaptionerArguments
+from ..loading import load_checkpoint, load_config, load_part
+from ..models.show_attend_tell import ShowAttendTellConfig
+from ..models.spatial_transformer import SpatialTransformerCaptionerConfig
+from ..models.vse_scnlm import VseScnlmConfig
+from .arguments import CaptionerArguments, check_config_fields
 from .images import build_image_processor, config_fields, fill_backbone
 
 
@@ -46,36 +50,33 @@ SHAPES = (
     *("backbone_config", "feature_size", "vocab_size", "embedding_size", "hidden_size", "attention_size"),
     *("num_attention_layers", "num_init_layers", "attention_sees_word", "context_gate"),
     *("output_from_embedding", "output_from_context"),
-    *("num_attention_heads", "intermediate_size", "encoder_layers", "decoder_layers"),
+    *("num_attention_heads", "intermediate_size", "encoder_layers", "decoder_layers", "num_hidden_layers"),
 )
 
 
 IMAGE_TOKEN = "<image>"
-
-
-def is_native(config_class: type[PreTrainedConfig]) -> bool:
-    """Whether a captioner is transformers' own, and not one of this package."""
-    return config_class.__module__.startswith("transformers.")
+# The captioners of this package. All others are trained as transformers' own are.
+OWN_CAPTIONERS = (ShowAttendTellConfig, SpatialTransformerCaptionerConfig)
 
 
 def caption_collator(
-    args: CaptionerArguments, config: PreTrainedConfig, processor: ProcessorMixin
+    args: CaptionerArguments, model: PreTrainedModel, processor: ProcessorMixin
 ) -> CaptionCollator | PromptedCaptionCollator:
     r"""
-    What makes the batches that a captioner is trained on.
+    Makes the collator that a captioner is trained with.
 
     Args:
         args ([`CaptionerArguments`]):
             How long captions may be, and what to do with images that cannot be opened.
-        config ([`PreTrainedConfig`]):
-            The captioner's config.
+        model ([`PreTrainedModel`]):
+            The captioner.
         processor ([`ProcessorMixin`]):
-            The captioner's.
+            The captioner's processor.
     """
-    longest = args.max_caption_words if args.reward is None else None  # what captions are scored by may be long
-    if is_native(type(config)):
-        return PromptedCaptionCollator(processor, config, longest, strict=args.strict)
-    return CaptionCollator(processor, longest, strict=args.strict)
+    longest = args.max_caption_words if args.reward is None else None  # references may have any length
+    if isinstance(model.config, OWN_CAPTIONERS):
+        return CaptionCollator(processor, longest, strict=args.strict)
+    return PromptedCaptionCollator(processor, model.config, longest, args.strict, model.generation_config)
 
 
 def caption_scorer(
@@ -106,8 +107,9 @@ def caption_scorer(
         for start in trange(0, len(rows), batch_size, desc="Captioning", unit="batch", leave=False):
             batch = [rows[index] for index in range(start, min(start + batch_size, len(rows)))]
             inputs = {name: tensor.to(model.device) for name, tensor in collator.prompts(batch).items()}
-            sequences = model.generate(**inputs, do_sample=False)
-            length = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
+            sequences = model.generate(**inputs, generation_config=model.generation_config, do_sample=False)
+            prompted = "input_ids" in inputs and not model.config.is_encoder_decoder
+            length = inputs["input_ids"].shape[1] if prompted else 0
             texts += collator.processor.batch_decode(sequences[:, length:], skip_special_tokens=True)
             references += [row["captions"] for row in batch]
         return caption_metrics(texts, references)
@@ -127,7 +129,7 @@ def build_captioner(
         tokenizer ([`PreTrainedTokenizerFast`]):
             Gives the size of the vocabulary and the special tokens.
     """
-    if is_native(CONFIG_MAPPING[args.model_type]):
+    if not issubclass(CONFIG_MAPPING[args.model_type], OWN_CAPTIONERS):
         return _build_native_captioner(args, tokenizer)
     fields, backbone = config_fields(args)
     config = AutoConfig.for_model(args.model_type, **special_token_fields(tokenizer), **fields)
@@ -172,8 +174,9 @@ def _build_native_captioner(
 
 def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
-    Loads the captioner of `args.checkpoint` and its processor, to train it further: with its own words, image
-    processor and sizes, and with the other fields of `args.model`. It decodes as before, unless the arguments say how.
+    Loads the captioner of `args.checkpoint` and its processor, to train it further. This may be any model that
+    `AutoModelForImageTextToText` loads. It keeps its words, image processor and sizes, and takes the other fields of
+    `args.model`. It decodes as before, unless the arguments say how.
 
     Args:
         args ([`CaptionerArguments`]):
@@ -185,7 +188,13 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
             "or take it back with `--backbone null`."
         )
     assert args.checkpoint is not None
-    kept = {name: value for name, value in args.model.items() if name not in SHAPES}
+    config = load_config(args.checkpoint, "captions", args.trust_remote_code)
+    if isinstance(config, VseScnlmConfig):
+        raise ValueError(f"{args.checkpoint} is a vse_scnlm. Train it with recipes/train_scnlm.py.")
+    # Configs within, such as `vision_config`, are sizes too.
+    kept = {name: value for name, value in args.model.items() if name not in SHAPES and not isinstance(value, dict)}
+    if kept:
+        check_config_fields(config.model_type, kept)
     model = load_checkpoint(
         args.checkpoint,
         "captions",
@@ -194,8 +203,27 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
         dtype=torch.float32,
         **kept,
     )
+    processor = load_part(AutoProcessor, args.checkpoint, args.trust_remote_code)
+    if not isinstance(processor, ProcessorMixin):  # older encoder-decoders have none
+        parts = (
+            load_part(part, args.checkpoint, args.trust_remote_code) for part in (AutoImageProcessor, AutoTokenizer)
+        )
+        processor = TrOCRProcessor(*parts)  # which is for any encoder with any decoder
+    if not isinstance(config, OWN_CAPTIONERS):
+        _complete_special_tokens(model, processor.tokenizer)
     _set_decoding(args, model)
-    return model, load_part(AutoProcessor, args.checkpoint, args.trust_remote_code)
+    return model, processor
+
+
+def _complete_special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Names the tokens that training and `generate` need, where a checkpoint does not. Labels never depend on them."""
+    end, settings = end_token(model.config, tokenizer), model.generation_config
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
+    if settings.eos_token_id is None:
+        settings.eos_token_id = end
+    if settings.pad_token_id is None:
+        settings.pad_token_id = tokenizer.pad_token_id
 
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel) -> None:

@@ -91,6 +91,7 @@ def start_recipe(
     needs: Mapping[str, tuple[str, Callable[[Path], str]]] | None = None,
     photo_config: str | Path | None = None,
     args: Sequence[str] | None = None,
+    checkpoint_config: str | Path | None = None,
 ) -> tuple[Any, ...]:
     r"""
     Parses the arguments of a recipe, see [`parse_arguments`], checks all paths and checkpoints that they name, locks
@@ -109,11 +110,16 @@ def start_recipe(
             the arguments have their own defaults.
         args (`Sequence[str]`, *optional*, defaults to the command line):
             The arguments.
+        checkpoint_config (`str` or `Path`, *optional*):
+            The file that is read instead of both when there is no `--config`, and `--checkpoint` names a model to
+            train further.
 
     Returns:
         `tuple`: An instance of each dataclass.
     """
     flags = list(sys.argv[1:] if args is None else args)
+    if checkpoint_config is not None and _value_of(flags, "checkpoint") not in (None, "null"):
+        default_config = photo_config = checkpoint_config
     takes_photos = any(issubclass(cls, CaptionDataArguments) for cls in dataclass_types)
     if takes_photos and _value_of(flags, "config") is None and _value_of(flags, "dataset") != "scenes":
         data = _value_of(flags, "data_dir") or _value_of(flags, "dataset")

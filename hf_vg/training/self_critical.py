@@ -14,62 +14,102 @@
 """Captioners that are trained for the score of what they say (Rennie et al., 2017)."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
+from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase
 
-from ..evaluation.captions import caption_scores, document_frequencies
+from ..data.collators import CaptionCollator, has_images
+from ..data.images import readable_rows
+from ..data.prompted_captions import PromptedCaptionCollator
+from ..evaluation.captions import document_frequencies
+from ..evaluation.rewards import cider_reward
+from ..evaluation.tokenization import ptb_tokenize
 from .trainer import VgTrainer
 
 
 NO_WORD = "<none>"  # which no caption has
-Reward = Callable[[Sequence[str], Sequence[Sequence[str]]], np.ndarray]
+END = "<eos>"
+Reward = Callable[..., Sequence[float]]
 
 
-def cider_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[Sequence[str]]) -> Reward:
+def self_critical_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[Sequence[str]]) -> Reward:
     r"""
-    Makes the function that scores captions by CIDEr-D, with n-grams weighted by how rare they are in training.
+    Makes the reward of [`SelfCriticalTrainer`]: [`cider_reward`] with the statistics of the training captions.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]):
-            The captioner's. Words it does not know are one word, and its end token is a word too: else nothing would
-            be lost by captions that break off.
+            The captioner's tokenizer.
         captions (`Sequence[Sequence[str]]`):
             The training captions of each image.
+
+    Returns:
+        `Callable`: Takes `completions` and `references`, as words with spaces between them, and returns scores.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer
+    >>> from hf_vg.training import self_critical_reward
+    >>> captions = [["a dog runs", "a brown dog"], ["a cat sleeps"]]
+    >>> reward = self_critical_reward(train_word_tokenizer(sum(captions, [])), captions)
+    >>> whole, broken_off = reward(["a dog runs <eos>", "a dog runs"], references=[["a dog runs <eos>"]] * 2)
+    >>> whole > broken_off
+    True
+
+    ```
     """
-    counts = [len(group) for group in captions]
-    words = iter(tokenizer([caption for group in captions for caption in group])["input_ids"])
-    known = [[" ".join(tokenizer.convert_ids_to_tokens(next(words))) for _ in range(count)] for count in counts]
-    frequencies = document_frequencies(known, tokenize=str.split)
+    words = [caption_words(tokenizer, group) for group in captions]
+    return partial(cider_reward, df=document_frequencies(words, tokenize=str.split), tokenize=str.split)
 
-    def reward(captions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-        return caption_scores(captions, references, ("cider",), frequencies, tokenize=str.split)["cider_d"]
 
-    return reward
+def caption_words(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str]) -> list[str]:
+    """
+    Captions as words with spaces between them, and with an end token: otherwise nothing would be lost by captions that
+    break off. Words that a tokenizer of words does not know are its unknown word.
+    """
+    if _has_words(tokenizer):
+        return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in tokenizer(list(captions))["input_ids"]]
+    return [" ".join([*ptb_tokenize(caption), END]) for caption in captions]
+
+
+def _has_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend is not None and isinstance(backend.model, WordLevel)
 
 
 class SelfCriticalTrainer(VgTrainer):
     r"""
-    A [`VgTrainer`] for captioners that can already speak: it scores the captions that a beam search finds for each
-    image, and makes those likelier that score more than the others of their image, and the others less likely.
-    Evaluations are those of [`VgTrainer`]. It logs the mean `reward`.
+    A [`VgTrainer`] for captioners that can already speak. It scores the captions that a beam search finds for each
+    image. Captions that score more than the others of their image become likelier, and the others less likely. It
+    trains any captioner that [`load_captioner`] loads, and asks nothing special of a model: the trainer weighs the log
+    likelihoods of captions. Evaluations are those of [`VgTrainer`]. It logs the mean `reward`.
 
     Beams take the place of the paper's random samples, as in Cornia et al. (2020). They begin where decoding is:
-    samples score less than half of what it does, and for long are improved by saying the same of every image. They are
-    found with dropout, by which training images are as hard to describe as others.
+    samples score less than half of what it does, and for long are improved by saying the same about every image. They
+    are found with dropout, by which training images are as hard to describe as others.
 
     Args:
+        data_collator ([`CaptionCollator`] or [`PromptedCaptionCollator`]):
+            The captioner's, from [`caption_collator`].
         reward (`Callable`):
-            Takes captions and the references of each, all as tokens with spaces between, and returns a score for each
-            caption. See [`cider_reward`].
+            Takes `completions` and the `references` of each, and returns a score for each completion. All are words
+            with spaces between them, see [`self_critical_reward`].
         num_candidates (`int`, *optional*, defaults to 5):
-            Captions to compare of each image, at least 2.
+            Captions to compare per image, at least 2.
     """
 
-    def __init__(self, *args: Any, reward: Reward, num_candidates: int = 5, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        data_collator: CaptionCollator | PromptedCaptionCollator,
+        reward: Reward,
+        num_candidates: int = 5,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, data_collator=data_collator, **kwargs)
         if num_candidates < 2:
             raise ValueError(
                 f"captions are compared with others of their image: `num_candidates` is {num_candidates}."
@@ -79,53 +119,114 @@ class SelfCriticalTrainer(VgTrainer):
                 "a caption is scored by all that people wrote of its image: leave out `max_length_difference`."
             )
         self.reward, self.num_candidates = reward, num_candidates
+        self.captions = data_collator  # makes the batches that captions are learned from
+        self.data_collator = self._prompts
+
+    def _prompts(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """What `generate` is given, and the captions that people wrote."""
+        if has_images(rows):
+            rows = readable_rows(rows, self.captions.strict)
+        return {**self.captions.prompts(rows), "references": [row["captions"] for row in rows]}
 
     def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
+        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
     ) -> Any:
-        if model.training:
-            inputs = self.with_candidates(model, inputs)
-        return super().compute_loss(model, inputs, return_outputs, **kwargs)
+        if "references" not in inputs:  # an evaluation
+            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+        inputs = dict(inputs)
+        references = inputs.pop("references")
+        candidates = self.find_candidates(model, inputs)
+        weights = self.weigh(candidates, references)
+        if isinstance(self.captions, PromptedCaptionCollator):
+            loss, outputs = self._weighted_loss(model, inputs, candidates, weights)
+        else:
+            captions = [torch.tensor(ids, device=weights.device) for group in candidates for ids in group]
+            labels = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
+            labels = labels.unflatten(0, (-1, self.num_candidates))  # (images, candidates, length)
+            loss, outputs = super().compute_loss(model, {**inputs, "labels": labels}, True, **kwargs)
+            # A share of the loss that each caption has counts as often as its weight says.
+            loss = loss + ((weights.flatten() - 1) * outputs["caption_losses"]).sum()
+        return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> None:
         return None  # captions are found later, as many of every image
 
     @torch.no_grad()
-    def with_candidates(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The images of a batch, with found captions and their weights in place of the captions they have."""
-        images = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+    def find_candidates(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> list[list[list[int]]]:
+        """For each image the tokens of the captions that a beam search finds, each up to its end token."""
         captioner = self.accelerator.unwrap_model(model)
+        # Only tokens that stand for images: what is never found cannot be unlearnt, and gathers what other words lose.
+        placeholders = (getattr(captioner.config, f"{name}_token_id", None) for name in ("image", "video"))
         # With dropout, as in training: without it, captions of training photos are too good to learn much from.
         sequences = captioner.generate(
-            **images,
+            **inputs,
+            generation_config=captioner.generation_config,
             do_sample=False,
             num_beams=self.num_candidates,
             num_return_sequences=self.num_candidates,
-            # What is never found cannot be unlearnt: it would gather what other words lose.
-            suppress_tokens=[],
+            suppress_tokens=[token for token in placeholders if token is not None],
         )
-        labels = sequences[:, 1:]  # without the start token
-        is_end = labels == captioner.config.eos_token_id
-        labels = labels.masked_fill(is_end.cumsum(dim=1) - is_end.long() > 0, -100)
-        labels = labels.unflatten(0, (-1, self.num_candidates))  # (images, candidates, length)
+        is_prompt = "input_ids" in inputs and not captioner.config.is_encoder_decoder
+        start = inputs["input_ids"].shape[1] if is_prompt else 1  # the start token
+        ends = captioner.generation_config.eos_token_id
+        ends = {*(ends if isinstance(ends, list) else [ends]), getattr(self.captions, "end", None)}
+        candidates = []
+        for ids in sequences[:, start:].tolist():
+            length = next((place + 1 for place, id in enumerate(ids) if id in ends), len(ids))
+            candidates.append(ids[:length])
+        return [
+            candidates[first : first + self.num_candidates] for first in range(0, len(candidates), self.num_candidates)
+        ]
 
-        references = [self._tokens(group) for group in inputs["labels"]]
-        unknown = self.processing_class.tokenizer.unk_token
-        scores = self.reward(
-            # To say that a word is unknown is never right.
-            [caption.replace(unknown, NO_WORD) for group in labels for caption in self._tokens(group)],
-            [captions for captions in references for _ in range(self.num_candidates)],
-        )
-        scores = torch.as_tensor(scores, dtype=torch.float32, device=labels.device).view(labels.shape[:2])
-        self._parts["reward"].append(scores.mean())
-        # Each caption against the mean of the others of its image.
-        weights = (scores - scores.mean(dim=1, keepdim=True)) * self.num_candidates / (self.num_candidates - 1)
-        return {**images, "labels": labels, "caption_weights": weights}
-
-    def _tokens(self, captions: torch.Tensor) -> list[str]:
+    @torch.no_grad()
+    def weigh(self, candidates: list[list[list[int]]], references: Sequence[Sequence[str]]) -> torch.Tensor:
+        """Scores captions, each against the mean of the others of its image. The shape is `(images, candidates)`."""
         tokenizer = self.processing_class.tokenizer
-        texts = [" ".join(tokenizer.convert_ids_to_tokens(ids[ids >= 0].tolist())) for ids in captions]
-        return [text for text in texts if text]  # images of a batch need not have equally many references
+        known = [caption_words(tokenizer, captions) for captions in references]
+        scores = self.reward(
+            completions=[self._words(ids) for group in candidates for ids in group],
+            references=[captions for captions in known for _ in range(self.num_candidates)],
+        )
+        scores = torch.as_tensor(scores, dtype=torch.float32, device=self.args.device).view(-1, self.num_candidates)
+        self._parts["reward"].append(scores.mean())
+        return (scores - scores.mean(dim=1, keepdim=True)) * self.num_candidates / (self.num_candidates - 1)
+
+    def _words(self, ids: list[int]) -> str:
+        tokenizer = self.processing_class.tokenizer
+        if _has_words(tokenizer):
+            # To say that a word is unknown is never right.
+            return " ".join(tokenizer.convert_ids_to_tokens(ids)).replace(tokenizer.unk_token, NO_WORD)
+        is_whole = ids[-1:] == [self.captions.end]
+        words = ptb_tokenize(tokenizer.decode(ids, skip_special_tokens=True))
+        return " ".join([*words, END] if is_whole else words)
+
+    def _weighted_loss(
+        self,
+        model: torch.nn.Module,
+        prompts: dict[str, torch.Tensor],
+        candidates: list[list[list[int]]],
+        weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, Any]:
+        """The weighted negative log likelihood of a word, with any model that returns logits."""
+        # All captions of an image in one row, or one of each image at a time.
+        ranks = (
+            [slice(None)] if self.captions.packs else [slice(rank, rank + 1) for rank in range(self.num_candidates)]
+        )
+        total, count, outputs = 0.0, 0, None
+        for rank in ranks:
+            some = [group[rank] for group in candidates]
+            batch = self.captions.batch(prompts, some)
+            labels = batch.pop("labels")
+            outputs = model(**batch)
+            logits = outputs.logits[:, -labels.shape[1] :]  # GIT has logits for its image too
+            if not self.captions.is_encoder_decoder:
+                logits, labels = logits[:, :-1], labels[:, 1:]
+            is_word = labels != -100
+            losses = torch.nn.functional.cross_entropy(logits[is_word].float(), labels[is_word], reduction="none")
+            lengths = torch.tensor([len(ids) for group in some for ids in group], device=weights.device)
+            total = total + (losses * weights[:, rank].flatten().repeat_interleave(lengths)).sum()
+            count += len(losses)
+        return total / max(count, 1), outputs
 
 
-__all__ = ["SelfCriticalTrainer", "cider_reward"]
+__all__ = ["SelfCriticalTrainer", "self_critical_reward"]

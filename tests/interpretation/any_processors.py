@@ -23,6 +23,7 @@ from transformers import (
     BlipImageProcessorPil,
     BlipProcessor,
     CLIPImageProcessorPil,
+    Florence2Processor,
     Gemma3ImageProcessorPil,
     Gemma3Processor,
     GitProcessor,
@@ -162,6 +163,12 @@ def git() -> ProcessorMixin:
     return GitProcessor(CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=SQUARE), tokenizer())
 
 
+def florence2() -> ProcessorMixin:
+    pixels = CLIPImageProcessorPil(size={"height": 32, "width": 32}, do_center_crop=False)
+    pixels.image_seq_length = 17
+    return Florence2Processor(pixels, tokenizer(image_token="<image>"))
+
+
 def pix2struct() -> ProcessorMixin:
     pixels = Pix2StructImageProcessorPil(patch_size={"height": 2, "width": 2}, max_patches=24)
     return Pix2StructProcessor(pixels, tokenizer())
@@ -175,7 +182,7 @@ def vit_gpt2() -> tuple:
 PROCESSORS: dict[str, Callable] = {
     build.__name__: build
     for build in (
-        *(blip, blip2, gemma3, git, idefics3, internvl, llava, llava_next, mllama, paligemma, pix2struct),
+        *(blip, blip2, florence2, gemma3, git, idefics3, internvl, llava, llava_next, mllama, paligemma, pix2struct),
         *(qwen2_5_vl, vit_gpt2),
     )
 }

@@ -11,6 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import json
+import shutil
+
 import pytest
 import torch
 from datasets import Dataset
@@ -18,7 +21,18 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from hf_vg.data import train_word_tokenizer, unknown_words
-from hf_vg.training import CaptionerArguments, build_captioner, caption_collator, caption_scorer, load_captioner
+from hf_vg.pipelines import load_captioner as load_captioner_pipeline
+from hf_vg.training import (
+    CaptionerArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    build_captioner,
+    caption_collator,
+    caption_scorer,
+    load_captioner,
+)
+from tests.common import random_images
+from tests.interpretation.any_processors import PROCESSORS, save
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -113,7 +127,7 @@ class TestCaptionersOfTransformers:
         tokenizer = train_word_tokenizer([caption for row in self.rows for caption in row["captions"]])
         torch.manual_seed(0)
         model, processor = build_captioner(args, tokenizer)
-        return args, model.eval(), processor, caption_collator(args, model.config, processor)
+        return args, model.eval(), processor, caption_collator(args, model, processor)
 
     @pytest.mark.parametrize("longest", [None, 4])
     def test_the_loss_is_that_of_the_words_behind_what_generate_is_given(self, model_type, longest):
@@ -144,6 +158,132 @@ class TestCaptionersOfTransformers:
         model.save_pretrained(tmp_path)
         processor.save_pretrained(tmp_path)
         loaded, processor = load_captioner(CaptionerArguments(checkpoint=str(tmp_path)))
-        prompts = caption_collator(args, loaded.config, processor).prompts(self.rows)
+        prompts = caption_collator(args, loaded, processor).prompts(self.rows)
         expected = model.generate(**collator.prompts(self.rows), do_sample=False)
         assert torch.equal(loaded.generate(**prompts, do_sample=False), expected)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Saves a tiny checkpoint with its processor, once."""
+    made = {}
+
+    def folder(name: str) -> str:
+        if name not in made:
+            made[name] = save(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return folder
+
+
+class TestAnyCheckpoint:
+    # Prompts of different lengths where a model has more tokens for a larger image.
+    rows = [
+        {"image": random_images(1, size=48)[0].resize((48, 32)), "captions": ["a red dog"]},
+        {"image": random_images(1, size=16)[0], "captions": ["a cat"]},
+    ]
+
+    def step_losses(self, model, collator, row):
+        """The loss of each token, by a forward pass on what `generate` would have read so far."""
+        prompt, losses = collator.prompts([row]), []
+        (caption,) = collator._tokens(row["captions"])
+        for place, token in enumerate(caption):
+            inputs, new = dict(prompt), torch.tensor([caption[:place]], dtype=torch.long)
+            if model.config.is_encoder_decoder:
+                inputs["decoder_input_ids"] = torch.cat([torch.tensor([[collator.start]]), new], dim=1)
+            else:
+                inputs["input_ids"] = torch.cat(
+                    [prompt.get("input_ids", torch.tensor([[collator.start]])), new], dim=1
+                )
+                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+                for name in {"token_type_ids", "mm_token_type_ids"} & inputs.keys():
+                    is_suffix = model.config.model_type == "paligemma"
+                    inputs[name] = torch.cat([inputs[name], torch.full_like(new, int(is_suffix))], dim=1)
+                if "cross_attention_mask" in inputs:
+                    seen = inputs["cross_attention_mask"]
+                    inputs["cross_attention_mask"] = torch.cat([seen, seen[:, -1:].repeat(1, place, 1, 1)], dim=1)
+            with torch.no_grad():
+                logits = model(**inputs).logits[0, -1]
+            losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(token)))
+        return losses
+
+    @pytest.mark.parametrize("name", PROCESSORS)
+    def test_the_loss_is_that_of_the_captions_alone(self, name, saved):
+        args = CaptionerArguments(checkpoint=saved(name))
+        model, processor = load_captioner(args)
+        collator = caption_collator(args, model, processor)
+        batch = collator(self.rows)
+        expected = [loss for row in self.rows for loss in self.step_losses(model, collator, row)]
+        assert (batch["labels"] != -100).sum() == len(expected) == len("a red dog") + len("a cat") + 2
+        assert not (batch["labels"] == getattr(model.config, "image_token_id", 90)).any()
+        torch.testing.assert_close(model(**batch).loss, torch.stack(expected).mean(), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("name", ["florence2", "git", "paligemma", "qwen2_5_vl", "vit_gpt2"])
+    def test_it_learns_and_is_loaded_again(self, name, saved, tmp_path):
+        args = CaptionerArguments(checkpoint=saved(name), max_new_tokens=4)
+        model, processor = load_captioner(args)
+        model.generation_config.suppress_tokens = None
+        collator = caption_collator(args, model, processor)
+        rows = Dataset.from_list([{**row, "captions": ["dog"]} for row in self.rows])
+        settings = VgTrainingArguments(
+            str(tmp_path),
+            remove_unused_columns=False,
+            max_steps=60,
+            learning_rate=0.01,
+            disable_tqdm=True,
+            save_strategy="no",
+            per_device_train_batch_size=2,
+        )
+        score = caption_scorer(args, rows, collator, 2)
+        trainer = VgTrainer(
+            model=model, args=settings, train_dataset=rows, data_collator=collator, processing_class=processor
+        )
+        trainer.train()
+        assert score(model.eval())["bleu1"] == pytest.approx(1, abs=1e-6)
+        trainer.save_model(tmp_path / "trained")
+        captions = load_captioner_pipeline(str(tmp_path / "trained"))([row["image"] for row in self.rows])
+        assert [caption["generated_text"] for (caption,) in captions] == ["dog", "dog"]
+
+    @pytest.mark.parametrize("name", ["llava", "vit_gpt2", "git"])
+    def test_a_tokenizer_without_a_padding_token(self, name, saved, tmp_path):
+        shutil.copytree(saved(name), tmp_path / "copy")
+        for file in (tmp_path / "copy").glob("*token*.json"):
+            values = json.loads(file.read_text())
+            values.pop("pad_token", None)
+            file.write_text(json.dumps(values))
+        args = CaptionerArguments(checkpoint=str(tmp_path / "copy"))
+        model, processor = load_captioner(args)
+        assert processor.tokenizer.pad_token == "</s>"
+        batch, expected = (
+            caption_collator(args, model, made)(self.rows)
+            for made in (processor, load_captioner(CaptionerArguments(checkpoint=saved(name)))[1])
+        )
+        # The end of a caption is learned, and padding is not, though they are one token.
+        assert torch.equal(batch["labels"], expected["labels"])
+        torch.testing.assert_close(model(**batch).loss, model(**expected).loss)
+
+    @pytest.mark.parametrize("name", ["blip", "git"])
+    def test_a_tokenizer_of_bert(self, name, saved, tmp_path):
+        """Has no `eos_token`: its [SEP] ends a caption, as BLIP and GIT were trained."""
+        shutil.copytree(saved(name), tmp_path / "copy")
+        for file in (tmp_path / "copy").glob("*token*.json"):
+            values = json.loads(file.read_text())
+            if values.pop("eos_token", None):
+                values["sep_token"] = "</s>"
+            values.pop("bos_token", None)
+            file.write_text(json.dumps(values))
+        args = CaptionerArguments(checkpoint=str(tmp_path / "copy"))
+        model, processor = load_captioner(args)
+        assert processor.tokenizer.eos_token is None
+        labels = caption_collator(args, model, processor)(self.rows)["labels"]
+        assert labels[0, -1] == 2 and (labels == 2).sum() == 2
+
+    def test_fields_of_another_model_are_refused(self, saved):
+        with pytest.raises(ValueError, match="unknown field freeze_backbone of GitConfig"):
+            load_captioner(CaptionerArguments(checkpoint=saved("git"), model={"freeze_backbone": False}))
+
+    def test_sizes_of_a_checkpoint_stay(self, saved):
+        model, _ = load_captioner(
+            CaptionerArguments(checkpoint=saved("git"), model={"hidden_size": 8, **NATIVE["git"]})
+        )
+        assert model.config.hidden_size == 16

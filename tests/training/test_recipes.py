@@ -29,10 +29,12 @@ import yaml
 from transformers import TrainerCallback
 
 from hf_vg.data import load_scenes
+from hf_vg.pipelines import load_captioner
 from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, parse_arguments
 from hf_vg.training.checkpoints import is_complete, last_complete_checkpoint
-from tests.common import ROOT, start_process
+from tests.common import ROOT, random_images, start_process
 from tests.data.test_streaming import write_shards
+from tests.interpretation.any_processors import save
 
 
 RECIPES = ROOT / "recipes"
@@ -139,6 +141,26 @@ RESUMED = {
         *("--per_device_train_batch_size", "8", "--dataloader_num_workers", "1", "--disable_tqdm", "true"),
     ],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("vit_gpt2", []),
+        ("qwen2_5_vl", ["--reward", "cider", "--num_candidates", "2"]),
+    ],
+)
+def test_any_captioner_is_fine_tuned(recipes, tmp_path, name, flags):
+    flags = [*flags, "--checkpoint", save(name, tmp_path / name), "--output_dir", tmp_path / "trained"]
+    flags += ["--num_train_images", "4", "--num_eval_images", "2", "--image_size", "32", "--max_new_tokens", "3"]
+    flags += ["--max_steps", "2", "--per_device_train_batch_size", "2", "--logging_steps", "1", "--num_figures", "1"]
+    printed = recipes.run("train_captioner", [*flags, "--disable_tqdm", "true"])
+    assert "2/4] Training" in printed and (tmp_path / "trained" / "attention.png").exists()
+    history = json.loads((tmp_path / "trained" / "trainer_state.json").read_text())["log_history"]
+    rewards = [entry["reward"] for entry in history if "reward" in entry]
+    assert len(rewards) == (2 if "--reward" in flags else 0)
+    (caption,) = load_captioner(str(tmp_path / "trained"))(random_images(1)[0])
+    assert caption.keys() == {"generated_text"}
 
 
 @pytest.mark.parametrize("name", [*RESUMED, "streaming"])

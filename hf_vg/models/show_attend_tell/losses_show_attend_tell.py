@@ -24,7 +24,6 @@ def captioning_losses(
     word_logits: torch.Tensor,
     labels: torch.Tensor,
     attention: torch.Tensor,
-    caption_weights: torch.Tensor | None = None,
     num_items_in_batch: torch.Tensor | None = None,
     locations: torch.Tensor | None = None,
     baseline: torch.Tensor | None = None,
@@ -42,8 +41,6 @@ def captioning_losses(
             Captions, padded with -100.
         attention (`torch.Tensor` of shape `(captions, length, locations)`):
             The attention weights alpha.
-        caption_weights (`torch.Tensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-            The weight of each caption.
         num_items_in_batch (`torch.Tensor`, *optional*):
             The number of captions in all batches whose gradients are accumulated.
         locations (`torch.LongTensor` of shape `(captions, length)`, *optional*):
@@ -61,11 +58,9 @@ def captioning_losses(
     num_captions = is_caption.sum().clamp(min=1)
     share = 1 if num_items_in_batch is None else num_captions / num_items_in_batch
     word_losses = nn.functional.cross_entropy(word_logits.float(), labels[is_word], reduction="none")
-    weighted = word_losses
-    if caption_weights is not None:
-        caption_weights = caption_weights.flatten()
-        weighted = word_losses * caption_weights.unsqueeze(1).expand_as(labels)[is_word]
-    losses = {"loss_caption": weighted.sum() / num_captions}
+    of_words = torch.zeros_like(labels, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
+    caption_losses = of_words.sum(dim=1) / num_captions
+    losses = {"loss_caption": word_losses.sum() / num_captions}
 
     # Equation 14: the attention to each location over a caption should sum to 1.
     attention = attention * is_word.unsqueeze(-1)
@@ -73,7 +68,7 @@ def captioning_losses(
     losses["loss_attention"] = (uncovered * is_caption).sum() / num_captions
     if config.attention_type == "soft":
         loss = share * (losses["loss_caption"] + config.attention_penalty * losses["loss_attention"])
-        return {"loss": loss, **losses}
+        return {"loss": loss, "caption_losses": share * caption_losses, **losses}
 
     losses["loss_attention"] = losses["loss_attention"].detach()
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -81,17 +76,18 @@ def captioning_losses(
     # Trainer already corrects for that.
     processes = torch.distributed.get_world_size() if distributed and num_items_in_batch is None else 1
     word_losses = word_losses.detach()
-    reinforce, entropy = hard_attention_terms(attention, locations, word_losses, is_word, baseline, caption_weights)
+    reinforce, entropy = hard_attention_terms(attention, locations, of_words.detach(), is_word, baseline)
     if update_baseline:
         total = torch.stack([word_losses.sum(), is_word.sum().to(word_losses.dtype)])
         if distributed:
             torch.distributed.all_reduce(total)
         # Updated after use, with the words of all processes, so the baseline is the same on each.
         baseline.lerp_((total[0] / total[1].clamp(min=1)).to(baseline), 1 - config.baseline_decay)
-    losses["loss_reinforce"] = processes * config.reinforce_weight * reinforce
+    reinforce = processes * config.reinforce_weight * reinforce
+    losses["loss_reinforce"] = reinforce.sum()
     losses["loss_entropy"] = processes * config.entropy_weight * entropy
     loss = share * losses["loss_caption"] + losses["loss_reinforce"] + losses["loss_entropy"]
-    return {"loss": loss, **losses}
+    return {"loss": loss, "caption_losses": share * caption_losses + reinforce, **losses}
 
 
 def hard_attention_terms(
@@ -100,16 +96,15 @@ def hard_attention_terms(
     word_losses: torch.Tensor,
     is_word: torch.Tensor,
     baseline: torch.Tensor,
-    caption_weights: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The REINFORCE and entropy terms of equation 11, with the reward, baseline and sums of the authors' code."""
+    """
+    The REINFORCE and entropy terms of equation 11, with the reward, baseline and sums of the authors' code. The first
+    has one number per caption.
+    """
     log_attention = torch.log(attention.float() + 1e-8)
     entropy = (attention * log_attention).sum()
     if locations is None:
-        return attention.new_zeros(()), entropy
-    losses = torch.zeros_like(is_word, dtype=word_losses.dtype).masked_scatter(is_word, word_losses)
-    rewards = losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - baseline
-    if caption_weights is not None:
-        rewards = rewards * caption_weights
+        return attention.new_zeros(len(attention)), entropy
+    rewards = word_losses.sum(dim=1) / is_word.sum(dim=1).clamp(min=1) - baseline
     chosen = log_attention.gather(2, locations.unsqueeze(-1)).squeeze(-1) * is_word
-    return (rewards.unsqueeze(1) * chosen).sum(), entropy
+    return rewards * chosen.sum(dim=1), entropy

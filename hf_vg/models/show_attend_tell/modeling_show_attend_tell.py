@@ -357,7 +357,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         pixel_values: torch.Tensor | None = None,
         image_features: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        caption_weights: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: ShowAttendTellEncoderOutput | tuple | None = None,
         past_key_values: ShowAttendTellState | None = None,
@@ -375,8 +374,6 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
                 Precomputed features, instead of `pixel_values`. Also `(images, height, width, feature_size)`.
             labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
                 Captions that end with the end token, padded with -100. Rows that are all -100 are skipped.
-            caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-                The weight of each caption in the loss. A negative weight makes a caption less likely.
             decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
                 The start token and the words so far. Made from `labels` by default.
             encoder_outputs (`ShowAttendTellEncoderOutput` or `tuple`, *optional*):
@@ -411,9 +408,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             word_logits = self.deep_output(*(s[is_word] for s in states)) if logits is None else logits[is_word]
             attention = outputs.cross_attentions[0].squeeze(1)
             hard = {"locations": outputs.locations, "baseline": self.baseline, "update_baseline": self.training}
-            losses = captioning_losses(
-                self.config, word_logits, labels, attention, caption_weights, num_items_in_batch, **hard
-            )
+            losses = captioning_losses(self.config, word_logits, labels, attention, num_items_in_batch, **hard)
 
         use_cache = self.config.use_cache if use_cache is None else use_cache
         return ShowAttendTellCaptionerOutput(

@@ -118,9 +118,13 @@ class ShowAttendTellCaptionerOutput(Seq2SeqLMOutput):
         The term whose gradient is the REINFORCE estimate of hard attention. Its value has no meaning by itself.
     loss_entropy (`torch.FloatTensor` of shape `(1,)`, *optional*):
         The negative weighted entropy of the attention of a hard model.
+    caption_losses (`torch.FloatTensor` of shape `(captions,)`, *optional*):
+        The share of each caption in `loss`. They sum to `loss_caption`, and for hard attention to
+        `loss_caption + loss_reinforce`.
     """
 
     loss_caption: torch.Tensor | None = None
     loss_attention: torch.Tensor | None = None
     loss_reinforce: torch.Tensor | None = None
     loss_entropy: torch.Tensor | None = None
+    caption_losses: torch.Tensor | None = None

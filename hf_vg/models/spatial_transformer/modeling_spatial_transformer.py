@@ -344,7 +344,6 @@ class SpatialTransformerCaptionerForConditionalGeneration(
         pixel_values: torch.Tensor | None = None,
         image_features: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        caption_weights: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
@@ -362,8 +361,6 @@ class SpatialTransformerCaptionerForConditionalGeneration(
                 Precomputed features, instead of `pixel_values`: see [`SpatialTransformerCaptionerModel.forward`].
             labels (`torch.LongTensor` of shape `(captions, length)` or `(images, captions, length)`, *optional*):
                 Captions that end with the end token, padded with -100. Rows that are all -100 are skipped.
-            caption_weights (`torch.FloatTensor` of shape `(captions,)` or `(images, captions)`, *optional*):
-                The weight of each caption in the loss. A negative weight makes a caption less likely.
             decoder_input_ids (`torch.LongTensor` of shape `(captions, length)`, *optional*):
                 The start token and the words so far. Made from `labels` by default.
             decoder_attention_mask (`torch.Tensor` of shape `(captions, length)`, *optional*):
@@ -397,32 +394,33 @@ class SpatialTransformerCaptionerForConditionalGeneration(
             return_dict=True,
         )
 
-        hidden_states, loss, loss_caption = outputs.last_hidden_state, None, None
+        hidden_states, loss, loss_caption, caption_losses = outputs.last_hidden_state, None, None, None
         only_loss = self.training and labels is not None
+        only_words = only_loss and not torch.compiler.is_compiling()
         if labels is not None:
             is_word = labels != -100
             num_words = is_word.sum().clamp(min=1)
-            weights = None
-            if caption_weights is not None:
-                weights = caption_weights.view(-1, 1).expand_as(labels)
-            if only_loss and not torch.compiler.is_compiling():
+            if only_words:
                 # Drop padding before the vocabulary projection, the widest layer. Compiled code needs fixed shapes.
                 hidden_states, labels = hidden_states[is_word], labels[is_word]
-                weights = None if weights is None else weights[is_word]
         logits = self.lm_head(hidden_states)
         if labels is not None:
             word_losses = nn.functional.cross_entropy(
                 logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="none"
             )
-            summed = (word_losses if weights is None else word_losses * weights.flatten()).sum()
-            loss_caption = summed / num_words
+            loss_caption = word_losses.sum() / num_words
             # Trainer passes the number of tokens in all batches and devices whose gradients are accumulated.
-            num_items_in_batch = kwargs.get("num_items_in_batch")
-            loss = loss_caption if num_items_in_batch is None else summed / num_items_in_batch
+            num_items = kwargs.get("num_items_in_batch")
+            num_items = num_words if num_items is None else num_items
+            loss = word_losses.sum() / num_items
+            of_words = torch.zeros_like(is_word, dtype=word_losses.dtype)
+            of_words = of_words.masked_scatter(is_word, word_losses) if only_words else word_losses.view_as(is_word)
+            caption_losses = of_words.sum(dim=1) / num_items
 
         return SpatialTransformerCaptionerOutput(
             loss=loss,
             loss_caption=loss_caption,
+            caption_losses=caption_losses,
             logits=None if only_loss else logits,
             past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,

@@ -30,9 +30,12 @@ class SpatialTransformerCaptionerOutput(Seq2SeqLMOutput):
         loss.
     loss_caption (`torch.FloatTensor` of shape `(1,)`, *optional*):
         Negative log likelihood of the words, averaged over the tokens of the batch.
+    caption_losses (`torch.FloatTensor` of shape `(captions,)`, *optional*):
+        The share of each caption in `loss`. They sum to `loss`.
     """
 
     loss_caption: torch.Tensor | None = None
+    caption_losses: torch.Tensor | None = None
 
 
 class SpatialTransformerCaptionerCache(EncoderDecoderCache):

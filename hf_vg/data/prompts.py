@@ -16,6 +16,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from PIL import Image
 from transformers import BatchFeature, PreTrainedConfig, ProcessorMixin
 
@@ -78,11 +79,17 @@ def caption_inputs(
     elif prompt is None:
         prompt = PROMPTS.get(config.model_type)
     if prompt is not None and isinstance(processor, ProcessorMixin):
-        return processor(images=list(images), text=[prompt] * len(images), **padded)
+        inputs = processor(images=list(images), text=[prompt] * len(images), **padded)
+        inputs.pop("labels", None)  # PaliGemma's processor makes some from a prompt too
+        return inputs
     inputs = image_processor(images=list(images), return_tensors="pt")
     if prompt is not None:
         tokens = tokenizer([prompt] * len(images), add_special_tokens=False, return_tensors="pt")
         inputs["decoder_input_ids"] = tokens["input_ids"]
+    elif config.model_type == "blip-2":  # what its `generate` begins with
+        ids = [config.image_token_index] * config.num_query_tokens + [config.text_config.bos_token_id]
+        inputs["input_ids"] = torch.tensor([ids] * len(images))
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     return inputs
 
 
