@@ -73,7 +73,7 @@ def cider_reward(
     >>> captions = [["a dog runs", "a brown dog"], ["a cat sleeps"], ["two birds"]]
     >>> reward = partial(cider_reward, df=document_frequencies(captions))
     >>> [round(score, 2) for score in reward(["a dog runs", "a cat"], references=[captions[0]] * 2)]
-    [4.23, 0.07]
+    [4.41, 0.22]
 
     >>> # GRPOTrainer(model, reward_funcs=reward, train_dataset=...) with a column `references`
     ```
