@@ -213,6 +213,8 @@ def load_config(
 
 def is_dual_encoder(config: PreTrainedConfig) -> bool:
     """Returns whether the model of this config encodes images and sentences as vectors, as CLIP does."""
+    if config.model_type == "blip-2":  # its text features are those of a language model
+        return False
     model_class = MODEL_MAPPING.get(type(config), None)
     return hasattr(model_class, "get_image_features") and hasattr(model_class, "get_text_features")
 

@@ -139,14 +139,14 @@ class EmbeddingSpace:
         if isinstance(batch, torch.Tensor):
             return self.model.get_image_features(image_features=batch.to(self.device)).pooler_output
         inputs = self.processor(images=[open_image(image) for image in batch], return_tensors="pt")
-        return self.model.get_image_features(**inputs.to(self.device, self.model.dtype)).pooler_output
+        return _pooled(self.model.get_image_features(**inputs.to(self.device, self.model.dtype)))
 
     def _text_vectors(self, batch: Sequence[str]) -> torch.Tensor:
         padding: dict[str, Any] = {"padding": True}
         if self.model.config.model_type in _PADDED_TO_64:
             padding = {"padding": "max_length", "max_length": 64}
         inputs = self.processor(text=list(batch), truncation=True, return_tensors="pt", **padding)
-        return self.model.get_text_features(**inputs.to(self.device)).pooler_output
+        return _pooled(self.model.get_text_features(**inputs.to(self.device)))
 
     def settings(self) -> str:
         """What decides how an image is prepared for the model."""
@@ -261,6 +261,11 @@ class SentenceTransformerSpace(EmbeddingSpace):
         return self.model.encode(batch, batch_size=len(batch), convert_to_tensor=True, show_progress_bar=False)
 
 
+def _pooled(outputs: Any) -> torch.Tensor:
+    vectors = outputs.pooler_output
+    return vectors[:, 0] if vectors.dim() == 3 else vectors  # FLAVA has all tokens here, and compares the first
+
+
 @torch.no_grad()
 def _in_batches(
     encode: Callable[[Any], torch.Tensor], items: Sequence[Any] | torch.Tensor, batch_size: int, what: str
@@ -296,6 +301,7 @@ def nearest(
         `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and numbers of the best, best first, of shape
         `(queries, top_k)`. Candidates are numbered through all parts.
     """
+    queries = queries.float()
     found = [_nearest(some.to(device), parts(), top_k) for some in queries.split(_QUERIES_AT_A_TIME)]
     scores, numbers = zip(*found, strict=True)
     return torch.cat(scores).cpu(), torch.cat(numbers).cpu()

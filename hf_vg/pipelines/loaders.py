@@ -13,6 +13,8 @@
 # limitations under the License.
 """Loads what a task needs from a checkpoint: for the command line, the app and the recipes."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download
@@ -146,21 +148,25 @@ def _is_sentence_transformer(name_or_path: str, trust_remote_code: bool) -> bool
     """Whether the modules of a checkpoint are to be put together by sentence-transformers, and not by transformers."""
     folder = local_folder(name_or_path)
     if folder.is_dir():
-        if not (folder / "modules.json").is_file():
+        file = folder / "modules.json"
+        if not file.is_file():
             return False
         if not (folder / "config.json").is_file():
             return True
     else:
         try:
-            hf_hub_download(name_or_path, "modules.json", etag_timeout=HUB_TIMEOUT)
+            file = Path(hf_hub_download(name_or_path, "modules.json", etag_timeout=HUB_TIMEOUT))
         except Exception:  # not there, or not to be had; what follows says which
             return False
     try:
         config = load_config(name_or_path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError):
+        types = [module["type"].rpartition(".")[2] for module in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return True
-    # A grounded encoder, too, is saved with what sentence-transformers needs. It embeds no images.
-    return not isinstance(config, SelfAttnGroundedEncoderConfig) and not is_dual_encoder(config)
+    if isinstance(config, SelfAttnGroundedEncoderConfig):
+        return False  # it is saved with what sentence-transformers needs too, and embeds no images
+    # A dual encoder by itself is loaded by transformers. Layers that follow it are not known there.
+    return not is_dual_encoder(config) or not {*types[1:]} <= {"Normalize", "Pooling"}
 
 
 def load_sentence_encoder(

@@ -78,15 +78,26 @@ class VectorStore:
         # For each folder of images that was asked for: where the vector of each file is.
         self._known: dict[str, dict[str, tuple[list[int], Path, int]]] = {}
         self._new: dict[str, list[tuple[str, list[int], torch.Tensor]]] = defaultdict(list)
+        # How files were when they were missed. What is written while a file is encoded must not count as encoded.
+        self._missed: dict[str, list[int]] = {}
 
     def missing(self, paths: Iterable[str]) -> list[str]:
-        """Those of the image files that have no vector yet, or were changed since."""
-        return [path for path in paths if self._find(path) is None]
+        """The image files that have no vector yet, or that changed since. A file that vanished is not missing."""
+        found = []
+        for path in paths:
+            if self._find(path) is None:
+                try:
+                    self._missed[path] = self.stamp(path)
+                except FileNotFoundError:
+                    continue
+                found.append(path)
+        return found
 
     def add(self, path: str, vector: torch.Tensor) -> None:
         """Adds the vector of an image file. Every 8,192 vectors, and at the latest with [`save`], they are written."""
         folder, name = os.path.split(os.path.abspath(path))
-        self._new[folder].append((name, self.stamp(path), vector.detach().cpu().float()))
+        stamp = self._missed.pop(path, None) or self.stamp(path)
+        self._new[folder].append((name, stamp, vector.detach().cpu().float()))
         if len(self._new[folder]) >= VECTORS_PER_FILE:
             self._write(folder)
 
@@ -116,9 +127,11 @@ class VectorStore:
             yield [path for _, path in rows], vectors if len(numbers) == len(vectors) else vectors[numbers]
 
     def fingerprint(self, paths: Iterable[str]) -> str:
-        """A name for the present content of the image files."""
+        """A name for the present content of the image files that have a vector."""
         digest = hashlib.blake2b(digest_size=16)
         for path in paths:
+            if self._find(path) is None:
+                continue
             digest.update(os.fsencode(f"{os.path.abspath(path)} {self.stamp(path)}\n"))
         return digest.hexdigest()
 

@@ -13,10 +13,12 @@
 # limitations under the License.
 """The command line."""
 
+import importlib
 import json
 import os
 import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -341,6 +343,72 @@ def test_search_with_clip(capsys, folder, tmp_path, monkeypatch):
     for database in (("--qdrant", tmp_path / "qdrant"), ("--faiss",)):
         found = run_json(capsys, "search", folder / "photos", *arguments, *database)
         assert [hit["image"] for hit in found] == [hit["image"] for hit in hits]
+
+
+@pytest.mark.parametrize("name", ["siglip", "align"])
+def test_search_with_other_dual_encoders(capsys, folder, tmp_path, name):
+    for part in dual_encoder(name):
+        part.save_pretrained(tmp_path / name)
+    arguments = (
+        "--model",
+        tmp_path / name,
+        "--image",
+        folder / "photos" / "1.png",
+        "--minus",
+        "a dog",
+        "--plus",
+        "a dog",
+    )
+    hits = run_json(capsys, "search", folder / "photos", *arguments, "--index", tmp_path / "index")
+    assert len(hits) == 3 and hits[0]["image"].endswith("1.png") and hits[0]["score"] == pytest.approx(1, abs=1e-3)
+
+
+def test_search_in_odd_folders(capsys, folder, tmp_path):
+    for part in dual_encoder("clip"):
+        part.save_pretrained(tmp_path / "clip")
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    arguments = ("--query", "a red circle", "--index", tmp_path / "index")
+    search = ("search", photos, "--model", tmp_path / "clip", *arguments)
+    code, out, err = run(capsys, *search)
+    assert code == 1 and out == "" and "there are no images in this folder" in err
+    random_images(1)[0].save(photos / "0.png")
+    (one,) = run_json(capsys, *search)
+    # A broken image is named, and the others are found.
+    shutil.copy(folder / "broken.jpg", photos / "broken.jpg")
+    code, out, err = run(capsys, *search)
+    assert code == 1 and "broken.jpg" in err and "0.png" in out and "broken.jpg" not in out
+    (photos / "broken.jpg").unlink()
+    # A file that changed is encoded again, one that vanished is forgotten, and a new one is found.
+    random_images(9)[8].save(photos / "0.png")
+    (changed,) = run_json(capsys, *search)
+    assert changed["score"] != one["score"]
+    random_images(1)[0].save(photos / "1.png")
+    (photos / "0.png").unlink()
+    (moved,) = run_json(capsys, *search)
+    assert moved["image"].endswith("1.png") and moved["score"] == one["score"]
+    # The index of another model is not read, also of one that has the same sizes.
+    model, processor = dual_encoder("clip")
+    model.visual_projection.weight.data.neg_()
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "other")
+    (other,) = run_json(capsys, "search", photos, "--model", tmp_path / "other", *arguments)
+    assert other["score"] == pytest.approx(-moved["score"], abs=2e-4)
+
+
+def test_search_with_a_model_of_sentence_transformers(capsys, folder, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs hf-vg[sentences]")
+    for part in dual_encoder("clip"):
+        part.save_pretrained(tmp_path / "clip")
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "clip"))
+    # Which transformers would not load: what follows the dual encoder counts as well.
+    model.append(importlib.import_module("sentence_transformers.models").Dense(8, 4, bias=False))
+    model.save_pretrained(str(tmp_path / "model"))
+    arguments = ("--model", tmp_path / "model", "--query", "a red circle", "--index", tmp_path / "index")
+    hits = run_json(capsys, "search", folder / "photos", *arguments)
+    images = [open_image(hit["image"]) for hit in hits]
+    scores = model.similarity(model.encode(["a red circle"]), model.encode(images))[0].tolist()
+    assert [hit["score"] for hit in hits] == pytest.approx(scores, abs=1e-3) and len(hits) == 3
 
 
 def test_grounding(capsys, folder, models, tmp_path):

@@ -24,8 +24,16 @@ from transformers import (
     CLIPModel,
     CLIPProcessor,
     EfficientNetImageProcessorPil,
+    FlavaConfig,
+    FlavaImageProcessorPil,
+    FlavaModel,
+    FlavaProcessor,
     PreTrainedModel,
     ProcessorMixin,
+    Siglip2Config,
+    Siglip2ImageProcessorPil,
+    Siglip2Model,
+    Siglip2Processor,
     SiglipConfig,
     SiglipImageProcessorPil,
     SiglipModel,
@@ -75,10 +83,33 @@ def align() -> tuple[PreTrainedModel, ProcessorMixin]:
     return model, AlignProcessor(images, words)
 
 
+def siglip2() -> tuple[PreTrainedModel, ProcessorMixin]:
+    words = tokenizer()
+    text = {**SIZES, "vocab_size": len(words), "max_position_embeddings": 64, "projection_size": 16}
+    model = Siglip2Model(Siglip2Config(text_config=text, vision_config={**SIZES, "num_patches": 256}))
+    return model, Siglip2Processor(Siglip2ImageProcessorPil(), words)
+
+
+def flava() -> tuple[PreTrainedModel, ProcessorMixin]:
+    words = tokenizer()
+    model = FlavaModel(
+        FlavaConfig(
+            text_config={**SIZES, "vocab_size": len(words), "max_position_embeddings": 64},
+            image_config={**SIZES, "image_size": 16, "patch_size": 4},
+            multimodal_config=SIZES,
+            projection_dim=16,
+            hidden_size=16,
+        )
+    )
+    return model, FlavaProcessor(FlavaImageProcessorPil(size=SQUARE, crop_size=SQUARE), words)
+
+
 DUAL_ENCODERS: dict[str, Callable[[], tuple[PreTrainedModel, ProcessorMixin]]] = {
     "clip": clip,
     "siglip": siglip,
     "align": align,
+    "siglip2": siglip2,
+    "flava": flava,
 }
 
 

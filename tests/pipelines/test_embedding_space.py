@@ -23,9 +23,11 @@ from transformers import AutoModelForZeroShotImageClassification, BertConfig, Be
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
 from hf_vg import EmbeddingSpace
+from hf_vg.evaluation import retrieval_metrics
 from hf_vg.models.vse_scnlm import VseScnlmModel
 from hf_vg.pipelines import SentenceTransformerSpace, embedding_space, load_space
 from tests.common import random_images
+from tests.interpretation.any_processors import save
 from tests.models.test_modeling_vse_scnlm import tiny_captioner, tiny_config, tiny_processor
 from tests.pipelines.dual_encoders import DUAL_ENCODERS, dual_encoder
 
@@ -123,9 +125,18 @@ class TestAnyModel:
         space, images, texts = load_space(str(tmp_path)), random_images(3, 40), ["a red circle", "a dog"]
         assert type(space) is EmbeddingSpace
         # SigLIP and ALIGN learn from sentences that are padded to the full length, CLIP does not.
-        padding = {"padding": True} if name == "clip" else {"padding": "max_length", "max_length": 64}
+        padding = {"padding": True} if name in ("clip", "flava") else {"padding": "max_length", "max_length": 64}
+        inputs = processor(images=images, text=texts, return_tensors="pt", **padding)
         with torch.no_grad():
-            outputs = model(**processor(images=images, text=texts, return_tensors="pt", **padding))
+            if name == "flava":  # whose own forward pass needs as many texts as images
+                outputs = SimpleNamespace(
+                    image_embeds=model.image_projection(model.image_model(inputs["pixel_values"])[0])[:, 0],
+                    text_embeds=model.text_projection(
+                        model.text_model(inputs["input_ids"], attention_mask=inputs["attention_mask"])[0]
+                    )[:, 0],
+                )
+            else:
+                outputs = model(**inputs)
         for actual, expected in (
             (space.encode_images(images, 2), outputs.image_embeds),
             (space.encode_texts(texts, 1), outputs.text_embeds),
@@ -149,6 +160,28 @@ class TestAnyModel:
         )
         with pytest.raises(ValueError, match="is a bert .* does not put images and sentences in one space"):
             load_space(str(tmp_path))
+        with pytest.raises(ValueError, match="is a blip-2 .* does not put images and sentences in one space"):
+            load_space(save("blip2", tmp_path / "blip2"))
+
+    @pytest.mark.parametrize("name", DUAL_ENCODERS)
+    def test_search_arithmetic_and_retrieval_metrics(self, name):
+        space, images = EmbeddingSpace(*dual_encoder(name)), random_images(4, 40)
+        vectors, texts = space.encode_images(images), space.encode_texts(["a dog", "a red circle", "two", "blue"])
+        assert space.search(space.image(images[2]) - "a dog" + "a dog", vectors, 1)[0]["index"] == 2
+        scores = vectors @ texts.T
+        ranks = [(scores[:, text] >= scores[text, text]).sum().item() for text in range(4)]
+        metrics = retrieval_metrics(vectors, texts)
+        assert metrics["text_to_image_mean_rank"] == pytest.approx(sum(ranks) / 4)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+    def test_vectors_of_any_precision_are_compared(self, dtype):
+        space, queries, candidates = EmbeddingSpace(*dual_encoder("clip")), torch.randn(3, 8), torch.randn(20, 8)
+        expected = (torch.nn.functional.normalize(queries) @ candidates.to(dtype).float().T).argmax(dim=1)
+        assert (
+            space.rank(queries.to(torch.float64), candidates.to(dtype), 1)[1].squeeze(1).tolist() == expected.tolist()
+        )
+        given = queries.double(), lambda: [candidates.to(dtype)[:7], candidates.to(dtype)[7:]]
+        assert embedding_space.nearest(*given, top_k=1)[1].squeeze(1).tolist() == expected.tolist()
 
 
 class TestSentenceTransformers:

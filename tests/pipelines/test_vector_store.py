@@ -13,6 +13,7 @@
 # limitations under the License.
 """Vectors of image files on disk, and the databases that may hold them."""
 
+import importlib.util
 import os
 
 import pytest
@@ -90,6 +91,28 @@ class TestVectorStore:
         vectors = fill(store, paths)
         os.unlink(paths[1])
         assert [path for path, _ in store.nearest(vectors[1], paths, 3)].count(paths[1]) == 0
+
+    def test_a_file_that_changes_while_it_is_encoded_is_encoded_again(self, tmp_path):
+        paths = make_files(tmp_path / "photos", 2)
+        store = VectorStore(tmp_path / "store")
+        assert store.missing(paths) == paths
+        with open(paths[0], "a") as file:
+            file.write("changed")
+        fill(store, paths)
+        assert store.missing(paths) == VectorStore(tmp_path / "store").missing(paths) == paths[:1]
+
+    def test_a_file_that_vanishes_while_it_is_encoded(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(vector_databases, "FEW", 1)
+        paths = make_files(tmp_path / "photos", 3)
+        store = VectorStore(tmp_path / "store")
+        assert store.missing(paths) == paths
+        os.unlink(paths[1])
+        vectors = fill(store, paths)
+        assert [path for path, _ in store.nearest(vectors[1], paths, 3)].count(paths[1]) == 0
+        assert store.missing(paths) == []
+        assert store.fingerprint(paths) == store.fingerprint([paths[0], paths[2]])
+        if importlib.util.find_spec("faiss") is not None:
+            assert {path for path, _ in faiss_nearest(store, vectors[1], paths, 3)} == {paths[0], paths[2]}
 
     def test_a_damaged_file_is_reported_and_encoded_again(self, tmp_path, caplog):
         paths = make_files(tmp_path / "photos", 3)
