@@ -12,14 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Judge a captioner, and write a report: scores with confidence intervals, where its nouns look, whether its maps can be
-believed (the deletion test), best and worst captions.
+Evaluate a captioner and write a report: scores with confidence intervals, where its nouns look, whether its maps are
+faithful (the deletion test), and its best and worst captions.
 
-With no arguments it judges what `recipes/train_captioner.py` trained on scenes:
+With no arguments it evaluates the captioner that `recipes/train_captioner.py` trained on scenes:
 
     python recipes/evaluate_captioner.py
 
-On photos, and with the boxes of Flickr30k Entities:
+Evaluate on photos, with the boxes of Flickr30k Entities:
 
     python recipes/evaluate_captioner.py --dataset flickr8k --data_dir flickr8k --split dev \
         --checkpoint outputs/show_attend_tell_flickr8k --entities_dir flickr30k_entities --num_deletion_images 100

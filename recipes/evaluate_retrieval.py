@@ -12,15 +12,17 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Measure how well images and sentences find each other in a trained space, in both directions.
+Measure image-sentence retrieval in both directions, with any model that encodes images and sentences.
 
-With no arguments it judges what `recipes/train_vse.py` trained on scenes, and its arithmetic ("this, but blue"):
+With no arguments it evaluates the space that `recipes/train_vse.py` trained on scenes, and vector arithmetic ("this,
+but blue"):
 
     python recipes/evaluate_retrieval.py
 
-On photos:
+Evaluate on photos, also CLIP, SigLIP, ALIGN or a multimodal model of sentence-transformers:
 
     python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space outputs/vse_flickr8k
+    python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space openai/clip-vit-base-patch32
 """
 
 import json

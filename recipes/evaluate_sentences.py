@@ -12,14 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Score a sentence encoder by what linear classifiers can tell from its vectors.
+Evaluate a sentence encoder with linear classifiers on its vectors.
 
-With no arguments it takes the encoder that `recipes/train_grounded_encoder.py` trains on scenes, and asks how two
+With no arguments it evaluates the encoder that `recipes/train_grounded_encoder.py` trained on scenes, on how two
 phrases of a scene relate:
 
     python recipes/evaluate_sentences.py
 
-On SentEval's tasks, alone and joined with a universal sentence vector:
+Evaluate on SentEval, alone and joined with a universal sentence vector:
 
     python recipes/evaluate_sentences.py --model outputs/grounded_encoder_flickr8k --data_dir senteval
     python recipes/evaluate_sentences.py --model outputs/grounded_encoder_flickr8k --data_dir senteval \

@@ -12,18 +12,18 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Compute the features of a frozen network once, for every image of a dataset.
+Cache the features of a frozen network for every image of a dataset.
 
     accelerate launch --quiet recipes/extract_features.py --dataset flickr8k --data_dir flickr8k --backbone vgg16 \
         --features outputs/features
 
-The 4,096 numbers of fc7 of a VGG that was converted with its classifier:
+Cache fc7 (4,096 numbers) of a VGG that was converted with its classifier:
 
     accelerate launch --quiet recipes/extract_features.py --data_dir flickr8k --backbone vgg19 --backbone_stage fc7 \
         --pooling mean --features outputs/features
 
-If it is killed, run it again to resume. With images or networks added it computes only what is new. Recipes read the
-features with `--features outputs/features`, and would compute them in the same way.
+If it is killed, run it again to resume. Only new images and networks are computed. Recipes read the features with
+`--features outputs/features`, and compute those that are missing.
 """
 
 from pathlib import Path

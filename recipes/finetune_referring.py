@@ -25,7 +25,7 @@ To start from a model whose attention was supervised, or to train on RefCOCO, Re
         --config recipes/configs/paper/referring_ground_truth.yaml \
         --checkpoint outputs/vgp_rollout --data_dir refer/data --images_dir coco/train2014
 
-With `--detections` regions are those that a detector found, as published, and not the annotated objects.
+With `--detections`, the regions are published detections instead of the annotated objects.
 """
 
 from pathlib import Path

@@ -24,7 +24,7 @@ To start from a model whose attention was supervised, or to train on VQA v2:
     accelerate launch --quiet recipes/finetune_vqa.py --config recipes/configs/paper/vqa_v2.yaml \
         --checkpoint outputs/vgp_rollout --data_dir vqa --images_dir coco --detections trainval_36.tsv
 
-Regions of VQA's images are taken from published detections, found by `--detector`, or a grid.
+The regions of VQA's images are published detections, results of `--detector`, or a grid.
 """
 
 from pathlib import Path

@@ -7,10 +7,10 @@
 # DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
 # WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
 # OUTPUT     gets features, checkpoints and scores: outputs by default. If it is stopped, run it again to resume
-# SEEDS      of vgp: "0 1 2" by default
-# PROCESSES  to train in, one a GPU: 1 by default
+# SEEDS      for vgp: "0 1 2" by default
+# PROCESSES  number of processes, one per GPU: 1 by default
 #
-# Scores are of the test split where DATA has one, and else of dev.
+# Scores are those of the test split, or of dev if DATA has no test split.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' recipes/reproduce.sh >&2; exit 2; }
@@ -20,7 +20,7 @@ for folder in "$DATA" "$WEIGHTS"; do
     [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
 done
 
-# Captioners and GroundedVisualBert were measured in mixed precision, by which some processors are only slower.
+# Captioners and GroundedVisualBert were measured in mixed precision. On some processors it is slower.
 MIXED=()
 if command -v nvidia-smi >/dev/null || grep -qs avx512_bf16 /proc/cpuinfo; then MIXED=(--bf16 true); fi
 FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
@@ -37,7 +37,7 @@ minilm() {  # a sentence encoder that `make setup` installs
 
 vgg16() {
     local checkpoint
-    checkpoint=$(ls "$WEIGHTS"/vgg16* | head -1)  # by itself, so that the script ends where there is none
+    checkpoint=$(ls "$WEIGHTS"/vgg16* | head -1)  # on its own line, so that the script ends if there is none
     [ -f "$OUTPUT/vgg16/model.safetensors" ] ||
         python -m hf_vg.hub.convert_vgg --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }

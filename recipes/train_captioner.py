@@ -18,7 +18,7 @@ With no arguments it trains Show, Attend and Tell on scenes, a micro-world that 
 
     accelerate launch --quiet recipes/train_captioner.py
 
-Any argument can be set in a YAML file, and a flag wins over the file:
+You can set any argument in a YAML file. Flags override the file:
 
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/show_attend_tell_scenes.yaml \
         --learning_rate 5e-4 --model.hidden_size 512 --output_dir outputs/wider
@@ -27,14 +27,14 @@ Captioners of transformers train the same way. There are configs for a Swin or a
 
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/swin_gpt2_scenes.yaml
 
-Flickr8k, with the features of a frozen VGG-16 computed once:
+Train on Flickr8k, with cached features of a frozen VGG-16:
 
     python -m hf_vg.hub.convert_vgg --checkpoint vgg16-397923af.pth --output_dir vgg16
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/show_attend_tell_flickr8k.yaml \
         --data_dir flickr8k --backbone vgg16 --features outputs/features
 
-Your own photos, with a table of captions (captions.csv, .tsv, .jsonl or .parquet) in the same folder. What lies in a
-folder is recognised; the defaults are those of configs/captions_table.yaml:
+Train on your own photos, with a table of captions (captions.csv, .tsv, .jsonl or .parquet) in the same folder. The
+format is detected, and the defaults are those of configs/captions_table.yaml:
 
     accelerate launch --quiet recipes/train_captioner.py --data_dir photos --backbone microsoft/resnet-50
 
@@ -56,7 +56,7 @@ Then train it for the CIDEr of the captions that it writes. This works for every
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/self_critical_flickr8k.yaml \
         --checkpoint outputs/show_attend_tell_flickr8k --data_dir flickr8k --features outputs/features
 
-Teach the words of any of these captioners where to look, by the boxes of what their phrases name:
+Teach any of these captioners where its words should look, with boxes for phrases:
 
     accelerate launch --quiet recipes/train_captioner.py --config recipes/configs/llava_scenes.yaml \
         --attention_supervision direct --attention_layers -1
@@ -64,7 +64,7 @@ Teach the words of any of these captioners where to look, by the boxes of what t
         --dataset flickr30k_entities --data_dir flickr30k_entities --images_dir flickr30k_images \
         --attention_supervision rollout --attention_weight 0.5 --distillation_weight 0.5
 
-Tar files of images and captions, of any number, read as they are trained on:
+Stream any number of tar files with images and captions:
 
     accelerate launch --quiet recipes/train_captioner.py --dataset webdataset --streaming \
         --data_dir 'shards/train-*.tar' --eval_data_dir 'shards/val-*.tar' --max_steps 100000 \
@@ -204,7 +204,7 @@ def main():
     figure = Path(training_args.output_dir) / "attention.png" if examples and problem is None else None
     if figure is not None:
         plot_attention(examples, figure)
-    # The card offers an image to try the model on: a scene, and not a photo of somebody else.
+    # The card offers an image to try the model on: a scene, since photos belong to other people.
     trainer.publish(
         figure,
         example=examples[0]["image"] if examples and args.dataset == "scenes" else None,

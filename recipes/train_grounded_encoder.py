@@ -12,14 +12,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Train a visually grounded sentence encoder, see how well it finds the images of captions, and which words it looks at.
+Train a visually grounded sentence encoder, measure how well it finds the images of captions, and show which words it
+attends to.
 
 With no arguments it trains Att. CAP2ALL on scenes, a micro-world that is made on the spot:
 
     accelerate launch --quiet recipes/train_grounded_encoder.py
 
-On Flickr8k, with pooled features of a pretrained ResNet and GloVe vectors (`--model.objective cap2cap` or `cap2img`,
-and `--model.use_attention false`, give the other systems of the paper):
+Train on Flickr8k, with pooled features of a pretrained ResNet and GloVe vectors (`--model.objective cap2cap` or
+`cap2img`, and `--model.use_attention false`, give the other systems of the paper):
 
     accelerate launch --quiet recipes/train_grounded_encoder.py \
         --config recipes/configs/grounded_encoder_flickr8k.yaml --data_dir flickr8k \
@@ -114,7 +115,7 @@ def main():
             recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
             say(f"  {name:20} recall at 1 / 5 / 10: {recalls}, median rank {metrics[f'{direction}_median_rank']:.0f}")
     else:
-        say("\n[3/4] cap2cap knows no images, so there are none to find")
+        say("\n[3/4] Skipped: cap2cap does not encode images")
 
     grounded = None
     if model.config.use_attention and args.dataset == "scenes":
@@ -130,7 +131,7 @@ def main():
     captions = (
         [group[0] for group in data["test"]["captions"][: args.num_figures]] if model.config.use_attention else []
     )
-    say(f"\n[4/4] Drawing which words the attention looks at in {len(captions)} captions")
+    say(f"\n[4/4] Drawing the attention to the words of {len(captions)} captions")
     figure = Path(training_args.output_dir) / "sentence_attention.png" if captions else None
     if captions:
         plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)

@@ -12,14 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Train the structure-content language model on captions alone, and let it describe images.
+Train the structure-content language model on captions, and describe images with it.
 
-It needs a joint space, and with no arguments takes that of `recipes/train_vse.py` on scenes:
+It needs a space of images and sentences. With no arguments it uses that of `recipes/train_vse.py` on scenes:
 
     accelerate launch --quiet recipes/train_vse.py
     accelerate launch --quiet recipes/train_scnlm.py
 
-On photos, with part-of-speech tags of any spaCy pipeline, which are made once:
+Train on photos, with cached part-of-speech tags of any spaCy pipeline:
 
     accelerate launch --quiet recipes/train_scnlm.py --config recipes/configs/scnlm_flickr8k.yaml --data_dir flickr8k
 """

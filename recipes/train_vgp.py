@@ -19,7 +19,7 @@ With no arguments it trains on scenes, a micro-world that is made on the spot, a
     accelerate launch --quiet recipes/train_vgp.py
 
 There is a config for each way to supervise attention (none, indirect, direct, rollout), on scenes and on Flickr30k
-Entities with the VGP typology. A flag wins over the file:
+Entities with the VGP typology. Flags override the file:
 
     accelerate launch --quiet recipes/train_vgp.py --config recipes/configs/vgp_direct_scenes.yaml --num_train_epochs 5
     accelerate launch --quiet recipes/train_vgp.py --config recipes/configs/vgp_rollout_flickr30k.yaml \

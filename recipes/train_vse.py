@@ -12,13 +12,13 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """
-Train one space for images and sentences, and measure how well they find each other in it.
+Train a space of images and sentences, and measure retrieval in both directions.
 
 With no arguments it trains on scenes, a micro-world that is made on the spot:
 
     accelerate launch --quiet recipes/train_vse.py
 
-On photos, with the features of a frozen network, which are computed once, and GloVe vectors to begin with:
+Train on photos, with cached features of a frozen network and GloVe vectors:
 
     accelerate launch --quiet recipes/train_vse.py --config recipes/configs/vse_flickr8k.yaml --data_dir flickr8k \
         --backbone resnet50 --features outputs/features --glove glove.6B.100d.txt --model.embedding_size 100

@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""Ready-made use of models: captions for images, search with images and sentences, and loaders for any checkpoint."""
 
 from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# How many numbers are in memory at a time: scores, or candidates of another dtype that become single precision.
+# The most numbers in memory at a time: scores, or candidates that are converted to single precision.
 _NUMBERS_AT_A_TIME = 1 << 24
 _QUERIES_AT_A_TIME = 1024
 # These models were trained with sentences that are all padded to 64 tokens.
@@ -40,13 +40,25 @@ _PADDED_TO_64 = ("siglip", "siglip2", "align")
 
 class EmbeddingQuery:
     r"""
-    A vector that you can add images and words to, or take them away from: `space.image(photo) - "blue" + "red"`.
+    A vector to which you can add images and words, and from which you can subtract them, as in
+    `space.image(photo) - "blue" + "red"`.
 
     Args:
         space ([`EmbeddingSpace`]):
             Encodes what is added.
         vector (`torch.FloatTensor` of shape `(size,)`):
             The sum so far.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import load_space
+    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> query = space.image(hf_vg.examples.scenes()[0]["image"]) - "blue" + "red"
+    >>> query.vector.dim()
+    1
+    ```
     """
 
     def __init__(self, space: "EmbeddingSpace", vector: torch.Tensor):
@@ -65,22 +77,27 @@ class EmbeddingSpace:
     One space for images and sentences: that of [`VseScnlmModel`], CLIP, SigLIP, ALIGN, or any other model of
     transformers that has `get_image_features` and `get_text_features`.
 
-    ```python
-    >>> space = EmbeddingSpace.from_pretrained("openai/clip-vit-base-patch32")
-    >>> photos = space.encode_images(paths)
-    >>> space.search("a dog runs through the grass", photos)
-    [{'index': 31, 'score': 0.31}, ...]
-    >>> space.search(space.image("car.jpg") - "blue" + "red", photos)
-    ```
-
-    For a [`VseScnlmModel`], sums of vectors mean something with `sentence_encoder="bow"` only, where a sentence is
-    itself the sum of its words.
+    Sums of vectors of a [`VseScnlmModel`] are meaningful only with `sentence_encoder="bow"`, where the vector of a
+    sentence is itself a sum over its words.
 
     Args:
         model ([`PreTrainedModel`]):
             The model.
         processor ([`ProcessorMixin`]):
-            Makes the model's inputs from images and text.
+            The model's processor.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> space = hf_vg.EmbeddingSpace.from_pretrained(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> scenes = [scene["image"] for scene in hf_vg.examples.scenes()]
+    >>> vectors = space.encode_images(scenes)
+    >>> len(space.search("a red circle", vectors, top_k=2))
+    2
+    >>> space.search(space.image(scenes[1]) - "blue" + "blue", vectors, top_k=1)[0]["index"]
+    1
+    ```
     """
 
     def __init__(self, model: PreTrainedModel, processor: ProcessorMixin):
@@ -149,19 +166,19 @@ class EmbeddingSpace:
         return _pooled(self.model.get_text_features(**inputs.to(self.device)))
 
     def settings(self) -> str:
-        """What decides how an image is prepared for the model."""
+        """The settings of the image processor, as text."""
         return self.processor.image_processor.to_json_string()
 
     def image(self, image: Any) -> EmbeddingQuery:
-        """An image, a path or an address to search with, and to add words to."""
+        """Makes a query from an image, a path or an address. You can add words to it."""
         return EmbeddingQuery(self, self.encode_images([image])[0])
 
     def text(self, text: str) -> EmbeddingQuery:
-        """A sentence or a word to search with, and to add images and words to."""
+        """Makes a query from a sentence or a word. You can add images and words to it."""
         return EmbeddingQuery(self, self.encode_texts([text])[0])
 
     def vector(self, query: str | torch.Tensor | EmbeddingQuery) -> torch.Tensor:
-        """The vector of a query or of a text, or the vector itself. Text is text, and never the path of an image."""
+        """Returns the vector of a query or a text, or the vector itself. A string is always text, never a path."""
         if isinstance(query, EmbeddingQuery):
             return query.vector
         if isinstance(query, str):
@@ -169,7 +186,7 @@ class EmbeddingSpace:
         if isinstance(query, torch.Tensor):
             return query.cpu().float()
         raise TypeError(
-            f"A query is a text, a vector, or made with `image` or `text`, and not a {type(query).__name__}."
+            f"A query must be a text, a vector, or a result of `image` or `text`, got a {type(query).__name__}."
         )
 
     def rank(
@@ -179,22 +196,22 @@ class EmbeddingSpace:
         top_k: int = 10,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         r"""
-        Finds the best candidates for one query or for millions. All candidates are looked at, a part at a time, on the
-        device of the model. The matrix of all scores is never in memory.
+        Finds the best candidates for one query or for millions. All candidates are compared, in chunks, on the device
+        of the model. The matrix of all scores is never in memory.
 
         Args:
             query (`str`, [`EmbeddingQuery`] or `torch.Tensor` of shape `(queries, size)` or `(size,)`):
-                What to look for. It is scaled to unit length.
+                What to search for. Vectors are scaled to unit length.
             candidates (`torch.Tensor` or `np.ndarray` of shape `(candidates, size)`, or `datasets.Dataset`):
-                Encoded images or sentences. An array may be a `np.memmap`. For more than one machine holds, or when a
-                good guess in less time is enough, give a dataset with a FAISS index of inner products
+                Encoded images or sentences. An array can be a `np.memmap`. For more data than fits one machine, or
+                for a faster approximate search, give a dataset with a FAISS index of inner products
                 (`dataset.add_faiss_index(column, metric_type=faiss.METRIC_INNER_PRODUCT)`).
             top_k (`int`, *optional*, defaults to 10):
-                How many to return, at most all.
+                The number of candidates to return.
 
         Returns:
-            `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and places of the best, best first, of shape
-            `(queries, top_k)`, or `(top_k,)` for a single query.
+            `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and indices of the best candidates, best first, of
+            shape `(queries, top_k)`, or `(top_k,)` for a single query.
         """
         queries = self.vector(query)
         single = queries.dim() == 1
@@ -216,7 +233,7 @@ class EmbeddingSpace:
         candidates: "torch.Tensor | np.ndarray | Dataset",
         top_k: int = 5,
     ) -> list[dict[str, Any]]:
-        """Like [`rank`], for one query: a list of `{"index": ..., "score": ...}`, best first."""
+        """Searches like [`rank`] for one query. Returns a list of `{"index": ..., "score": ...}`, best first."""
         scores, indices = self.rank(query, candidates, top_k)
         if scores.dim() != 1:
             raise ValueError("`search` takes one query; `rank` takes several.")
@@ -232,11 +249,20 @@ class SentenceTransformerSpace(EmbeddingSpace):
     Args:
         model ([`~sentence_transformers.SentenceTransformer`]):
             The model.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.pipelines import SentenceTransformerSpace
+    >>> space = SentenceTransformerSpace.from_pretrained("sentence-transformers/clip-ViT-B-32")  # doctest: +SKIP
+    >>> space.search("a dog", space.encode_images(paths), top_k=1)  # doctest: +SKIP
+    [{'index': 31, 'score': 0.31}]
+    ```
     """
 
     def __init__(self, model: "SentenceTransformer"):
         if not model.supports("image"):
-            raise ValueError("this model of sentence-transformers embeds text only, and no images.")
+            raise ValueError("this model of sentence-transformers embeds text only, not images.")
         self.model = model.eval()
         self.device = model.device
 
@@ -248,7 +274,7 @@ class SentenceTransformerSpace(EmbeddingSpace):
         return cls(SentenceTransformer(str(name_or_path), **kwargs))
 
     def settings(self) -> str:
-        """What decides how an image is prepared for the model."""
+        """The modules of the model, as text."""
         return repr(self.model)
 
     def _image_vectors(self, batch: Sequence[Any] | torch.Tensor) -> torch.Tensor:
@@ -285,21 +311,31 @@ def nearest(
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Finds the candidates with the highest inner products. Every candidate is looked at.
+    Finds the candidates with the highest inner products. Every candidate is compared.
 
     Args:
         queries (`torch.FloatTensor` of shape `(queries, size)`):
-            What to look for.
+            The vectors to search for.
         parts (`Callable`):
-            Gives the candidates in parts of shape `(candidates, size)`. It is called once for every 1,024 queries.
+            Returns the candidates in parts of shape `(candidates, size)`. It is called once per 1,024 queries.
         top_k (`int`):
-            How many to find for each query. If there are fewer candidates, all are found.
+            The number of candidates to find per query. If there are fewer candidates, all are returned.
         device (`torch.device`, *optional*, defaults to `"cpu"`):
-            Where to compute.
+            The device to compute on.
 
     Returns:
-        `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and numbers of the best, best first, of shape
-        `(queries, top_k)`. Candidates are numbered through all parts.
+        `tuple(torch.FloatTensor, torch.LongTensor)`: Scores and numbers of the best candidates, best first, of shape
+        `(queries, top_k)`. Numbers count on from one part to the next.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.pipelines.embedding_space import nearest
+    >>> scores, numbers = nearest(torch.eye(2), lambda: [torch.eye(2)[:1], torch.eye(2)[1:]], top_k=1)
+    >>> numbers.tolist()
+    [[0], [1]]
+    ```
     """
     queries = queries.float()
     found = [_nearest(some.to(device), parts(), top_k) for some in queries.split(_QUERIES_AT_A_TIME)]

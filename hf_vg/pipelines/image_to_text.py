@@ -43,17 +43,18 @@ class ImageToTextPipeline(Pipeline):
     >>> import hf_vg
     >>> from transformers import pipeline
 
-    >>> captioner = pipeline("image-to-text", model="me/show-attend-tell-flickr8k")
-    >>> captioner("dog.jpg")
-    [{'generated_text': 'a dog runs through the grass'}]
+    >>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> (caption,) = captioner(hf_vg.examples.scenes()[0]["image"], return_attention=True)
+    >>> len(caption["words"]) == len(caption["attention"]) == len(caption["generated_text"].split())
+    True
 
-    >>> captioner = pipeline("image-to-text", model="Qwen/Qwen2.5-VL-3B-Instruct")
-    >>> captioner("dog.jpg", prompt="What is the dog doing?", return_attention=True)
+    >>> captioner = pipeline("image-to-text", model="Qwen/Qwen2.5-VL-3B-Instruct")  # doctest: +SKIP
+    >>> captioner("dog.jpg", prompt="What is the dog doing?", return_attention=True)  # doctest: +SKIP
     [{'generated_text': 'It is running.', 'words': ['It', 'is', 'running', '.'], 'attention': array(...)}]
     ```
     """
 
-    # Optional, each of them: some checkpoints have a processor, others a tokenizer and an image processor.
+    # All are optional: some checkpoints have a processor, others a tokenizer and an image processor.
     _load_processor = None
     _load_tokenizer = None
     _load_image_processor = None
@@ -100,6 +101,8 @@ class ImageToTextPipeline(Pipeline):
 
     def __call__(self, images: Any, **kwargs: Any) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         r"""
+        Captions images.
+
         Args:
             images (`str`, `Path`, `bytes`, `PIL.Image.Image`, `np.ndarray`, or several of them):
                 A path, an http(s) address, the bytes of a file, base64 text, or an image; or a list, a column of a
@@ -107,7 +110,7 @@ class ImageToTextPipeline(Pipeline):
             generate_kwargs (`dict`, *optional*):
                 Passed to `generate`. Its keys may also be given directly, as in `max_new_tokens=20`, `num_beams=5`.
             return_attention (`bool` or `"heads"`, *optional*, defaults to `False`):
-                Whether to add where the model looked while it wrote each word; `"heads"` adds the same head by head.
+                Whether to add where the model looked while it wrote each word. `"heads"` adds the maps of each head.
             test_deletion (`bool`, *optional*, defaults to `False`):
                 Whether to test each map that `return_attention` adds: see [`deletion_test`]. A caption of `n` words
                 takes `5 * (6 + n) + 1` more passes over the image, 81 for ten words.
@@ -118,7 +121,7 @@ class ImageToTextPipeline(Pipeline):
             batch_size (`int`, *optional*, defaults to 1):
                 Number of images per forward pass, when several are given.
             timeout (`float`, *optional*, defaults to 10.0):
-                The most seconds that the download from an address may take.
+                Maximum number of seconds for a download.
 
         Returns:
             For one image a list with one dictionary per generated sequence; for several a list of such lists.
@@ -133,20 +136,20 @@ class ImageToTextPipeline(Pipeline):
               caption without words has none.
         """
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes, list)):
-            # A column of a dataset decodes an image when it is asked for it, so it is not made a list of images.
+            # A column of a dataset decodes images one by one. A list would hold all of them in memory.
             return list(super().__call__(_Indexed(images), **kwargs)) if len(images) else []
         if isinstance(images, list) and not images:
             return []
         return super().__call__(images, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Saves the model, with its code if it is one of hf_vg's, and what prepares its inputs."""
+        """Saves the model, with its code if it belongs to hf_vg, and its processor."""
         self.model.save_pretrained(save_directory, **kwargs)
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
 
     def preprocess(self, image: Any, timeout: float = TIMEOUT) -> dict[str, Image.Image]:
-        # Processors know best how to make a batch, so `_forward` gives them all of it.
+        # The processor makes the batch in `_forward`, from all images at once.
         return {"image": open_image(image, timeout=timeout)}
 
     def _forward(
@@ -169,7 +172,7 @@ class ImageToTextPipeline(Pipeline):
             with record_attention(self.model) if return_attention else nullcontext() as record:
                 outputs = self.model.generate(**inputs, **settings)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-            # What a checkpoint or a user asks of `generate` is not checked before it fails.
+            # `generate` does not check the settings of a checkpoint or a user before it fails.
             raise ValueError(
                 f"{self.model.name_or_path} cannot write a caption with these settings: {type(error).__name__}: "
                 f"{str(error).strip().partition(chr(10))[0][:200]}"
@@ -215,7 +218,7 @@ def _described(words: list[tuple[str, torch.Tensor]]) -> dict[str, Any]:
 
 
 class _Indexed(torch.utils.data.Dataset):
-    """Makes the pipeline walk through a sequence item by item."""
+    """A sequence that the pipeline reads item by item."""
 
     def __init__(self, items: Sequence):
         self.items = items

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Loads what a task needs from a checkpoint: for the command line, the app and the recipes."""
+"""Loaders of checkpoints for one task, used by the command line, the app and the recipes."""
 
 import json
 from pathlib import Path
@@ -47,14 +47,28 @@ from .image_to_text import ImageToTextPipeline
 
 def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:
     r"""
-    Loads any captioner, or model that chats about images, as a `pipeline("image-to-text")`. A checkpoint that does not
-    write captions, lacks weights or is damaged is refused with one sentence.
+    Loads any captioner, or model that chats about images, as a `pipeline("image-to-text")`. If a checkpoint does not
+    write captions, lacks weights or is damaged, the error says so in one sentence.
 
     Args:
         name_or_path (`str`):
             The folder of a checkpoint, or a model on the Hub.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+
+    Returns:
+        [`ImageToTextPipeline`]: The pipeline.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import load_captioner
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("spatial_transformer"))
+    >>> (caption,) = captioner(hf_vg.examples.scenes()[0]["image"])
+    >>> isinstance(caption["generated_text"], str)
+    True
+    ```
     """
     model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code)
     check_generation(name_or_path, model)
@@ -75,17 +89,33 @@ def caption_settings(
     prompt: str | None = None,
 ) -> dict[str, Any]:
     r"""
-    What to give a captioner besides the checkpoint's own settings, which hold unless something else is asked for.
+    Makes the settings of a call to a captioner. The checkpoint's own settings hold unless you ask for others.
 
     Args:
         captioner ([`ImageToTextPipeline`]):
             The captioner.
         num_captions (`int`, *optional*, defaults to 1):
-            How many captions to write per image. Without sampling, the search needs at least as many beams.
+            Number of captions to write per image. Without sampling, at least as many beams are used.
         num_beams (`int`, *optional*):
-            Beams of the search, 1 for greedy search. The checkpoint's by default.
+            Number of beams; 1 is greedy search. By default the checkpoint decides.
         prompt (`str`, *optional*):
             What the model is asked, or the first words of its caption.
+
+    Returns:
+        `dict[str, Any]`: Arguments for the captioner.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import caption_settings, load_captioner
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("spatial_transformer"))
+    >>> settings = caption_settings(captioner, num_captions=2, num_beams=3)
+    >>> settings
+    {'num_return_sequences': 2, 'num_beams': 3}
+    >>> len(captioner(hf_vg.examples.scenes()[0]["image"], **settings))
+    2
+    ```
     """
     own = captioner.model.generation_config
     settings: dict[str, Any] = {} if num_captions == 1 else {"num_return_sequences": num_captions}
@@ -104,16 +134,26 @@ def caption_settings(
 
 def attention_problem(captioner: ImageToTextPipeline, image: Any) -> str | None:
     r"""
-    Tries whether a captioner tells where its words look.
+    Captions one image to find out whether a captioner can show where its words look.
 
     Args:
         captioner ([`ImageToTextPipeline`]):
             The captioner.
-        image:
+        image (`Any`):
             Any image that the pipeline takes.
 
     Returns:
-        `str`, *optional*: Why it does not, or `None` if it does.
+        `str` or `None`: Why it cannot, or `None` if it can.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import attention_problem, load_captioner
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> attention_problem(captioner, hf_vg.examples.scenes()[0]["image"]) is None
+    True
+    ```
     """
     try:
         captioner(image, return_attention=True, max_new_tokens=2)
@@ -124,14 +164,29 @@ def attention_problem(captioner: ImageToTextPipeline, image: Any) -> str | None:
 
 def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingSpace:
     r"""
-    Loads any model that has one space for images and sentences: a `vse_scnlm`, CLIP, SigLIP, ALIGN and their like, or
-    a model of sentence-transformers that embeds images too. Others are refused with one sentence.
+    Loads any model that has one space for images and sentences: a `vse_scnlm`, CLIP, SigLIP, ALIGN and similar models,
+    or a model of sentence-transformers that embeds images too. For any other model, the error says what it is.
 
     Args:
         name_or_path (`str`):
             The folder of a checkpoint, or a model on the Hub.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+
+    Returns:
+        [`EmbeddingSpace`]: The space.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import load_space
+    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> vectors = space.encode_images([scene["image"] for scene in hf_vg.examples.scenes()])
+    >>> best = space.search("a red circle", vectors, top_k=1)
+    >>> sorted(best[0])
+    ['index', 'score']
+    ```
     """
     if _is_sentence_transformer(name_or_path, trust_remote_code):
         try:
@@ -172,13 +227,54 @@ def _is_sentence_transformer(name_or_path: str, trust_remote_code: bool) -> bool
 def load_sentence_encoder(
     name_or_path: str, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a sentence encoder and its tokenizer, as [`load_captioner`] loads captioners."""
+    r"""
+    Loads a sentence encoder and its tokenizer, with the same checks as [`load_captioner`].
+
+    Args:
+        name_or_path (`str`):
+            The folder of a checkpoint, or a model on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+
+    Returns:
+        `tuple`: The model and its tokenizer.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import load_sentence_encoder
+    >>> model, tokenizer = load_sentence_encoder(hf_vg.examples.checkpoint("self_attn_grounded_encoder"))
+    >>> type(model).__name__.startswith("SelfAttnGroundedEncoder")
+    True
+    ```
+    """
     model = load_checkpoint(name_or_path, "sentences", trust_remote_code=trust_remote_code)
     return model, load_part(AutoTokenizer, name_or_path, trust_remote_code)
 
 
 def load_detector(name_or_path: str, trust_remote_code: bool = False) -> Pipeline:
-    """Loads any object detector of transformers as a `pipeline("object-detection")`."""
+    r"""
+    Loads any object detector of transformers as a `pipeline("object-detection")`.
+
+    Args:
+        name_or_path (`str`):
+            The folder of a checkpoint, or a model on the Hub.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that comes with the checkpoint.
+
+    Returns:
+        [`~transformers.Pipeline`]: The pipeline.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.pipelines import load_detector
+    >>> detector = load_detector("facebook/detr-resnet-50")  # doctest: +SKIP
+    >>> detector("street.jpg")  # doctest: +SKIP
+    [{'score': 0.99, 'label': 'car', 'box': {'xmin': 13, 'ymin': 40, 'xmax': 210, 'ymax': 122}}]
+    ```
+    """
     config = load_config(name_or_path, trust_remote_code=trust_remote_code)
     if type(config) not in MODEL_FOR_OBJECT_DETECTION_MAPPING:
         raise ValueError(f"{name_or_path} is a {config.model_type}, which does not detect objects.")

@@ -36,21 +36,33 @@ def faiss_nearest(
     store: VectorStore, query: torch.Tensor, paths: Sequence[str], top_k: int, lists_to_search: int = 32
 ) -> list[tuple[str, float]]:
     r"""
-    Like [`VectorStore.nearest`], by a FAISS index that is built once, kept in the store, and mapped from disk. Vectors
-    take a quarter of the space there, and only some of them are looked at: a near image may be missed. Fewer than
-    1,000 images are searched one by one, as FAISS has nothing to gain there.
+    Searches like [`VectorStore.nearest`], with a FAISS index that is built once, kept in the store and mapped from
+    disk. The index takes a quarter of the space, and compares only some of the vectors, so that a near image may be
+    missed. Fewer than 1,000 images are searched exactly.
 
     Args:
         store ([`VectorStore`]):
-            Has the vectors.
+            The store with the vectors.
         query (`torch.FloatTensor` of shape `(size,)`):
-            What to look for.
+            The vector to search for.
         paths (`Sequence[str]`):
-            Where to look. When these change, the index is built anew.
+            The files to search. When they change, the index is built again.
         top_k (`int`):
-            How many to find.
+            The number of files to find.
         lists_to_search (`int`, *optional*, defaults to 32):
-            Vectors are in lists of similar ones. So many lists are searched; more take longer and miss less.
+            The index keeps similar vectors in lists. This many lists are searched. More lists take longer and miss
+            fewer images.
+
+    Returns:
+        `list[tuple[str, float]]`: Files and their cosines, best first.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.pipelines import faiss_nearest
+    >>> faiss_nearest(store, space.text("a dog").vector, paths, top_k=3)  # doctest: +SKIP
+    [('photos/31.jpg', 0.31), ('photos/7.jpg', 0.3), ('photos/12.jpg', 0.28)]
+    ```
     """
     try:
         import faiss
@@ -75,7 +87,7 @@ def _build_faiss(store: VectorStore, paths: Sequence[str], file: os.PathLike, na
 
     of_number = [path for some, _ in store.parts(paths) for path in some]
     lists = max(1, min(int(4 * math.sqrt(len(of_number))), len(of_number) // VECTORS_PER_LIST))
-    # A share of every part, so that what is learnt holds for all.
+    # A share of every part, so that the lists fit all of them.
     share = max(1, len(of_number) // (2 * VECTORS_PER_LIST * lists))
     sample = torch.cat([vectors[::share] for _, vectors in store.parts(paths)])
     index = faiss.index_factory(sample.shape[1], f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
@@ -90,13 +102,22 @@ def _build_faiss(store: VectorStore, paths: Sequence[str], file: os.PathLike, na
 
 class QdrantVectors:
     r"""
-    The vectors of a [`VectorStore`] in a Qdrant database, which may run on other machines.
+    The vectors of a [`VectorStore`] in a Qdrant database, which can run on other machines.
 
     Args:
         location (`str`):
             The address of a server, such as `http://localhost:6333`, or a folder for Qdrant's embedded mode.
         store ([`VectorStore`]):
-            Has the vectors. The name of its folder, which stands for the model, is that of the collection.
+            The store with the vectors. The collection has the name of its folder, which differs between models.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.pipelines import QdrantVectors
+    >>> database = QdrantVectors("http://localhost:6333", store)  # doctest: +SKIP
+    >>> database.nearest(space.text("a dog").vector, paths, top_k=1)  # doctest: +SKIP
+    [('photos/31.jpg', 0.31)]
+    ```
     """
 
     def __init__(self, location: str, store: VectorStore):
@@ -110,7 +131,7 @@ class QdrantVectors:
         self.collection = store.folder.name
 
     def update(self, paths: Iterable[str]) -> int:
-        """Sends the vectors that the database does not have, or has of an older file. Returns how many."""
+        """Sends the vectors that are new, or whose files changed. Returns how many were sent."""
         from qdrant_client.models import Distance, PointStruct, VectorParams
 
         sent = 0
@@ -133,7 +154,7 @@ class QdrantVectors:
         return sent
 
     def nearest(self, query: torch.Tensor, paths: Sequence[str], top_k: int) -> list[tuple[str, float]]:
-        """Like [`VectorStore.nearest`]; the database is brought up to date first, and does the searching."""
+        """Searches like [`VectorStore.nearest`], in the database. New vectors are sent first."""
         from qdrant_client.models import FieldCondition, Filter, MatchAny
 
         self.update(paths)
@@ -151,7 +172,7 @@ class QdrantVectors:
                 offset=offset,
                 with_payload=["path"],
             ).points
-            # The folder may have files that were deleted since, or that nobody asked for.
+            # The database may hold files of these folders that were deleted, or that are not in `paths`.
             hits += [(of_path[hit.payload["path"]], hit.score) for hit in found if hit.payload["path"] in of_path]
             offset += len(found)
             if len(found) < max(top_k, POINTS_AT_A_TIME):

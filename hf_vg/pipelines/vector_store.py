@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The vectors of image files, kept on disk, so that a folder is encoded once."""
+"""Vectors of image files on disk, so that each image is encoded only once."""
 
 import hashlib
 import json
@@ -39,13 +39,26 @@ VECTORS_PER_FILE = 8192
 
 def store_folder(space: EmbeddingSpace, directory: str | os.PathLike | None = None) -> Path:
     r"""
-    The folder for the vectors of a model. Its name is a digest of the weights, and of how images are prepared.
+    Returns the folder for the vectors of a model. Its name is a digest of the weights and of the image processor.
 
     Args:
         space ([`EmbeddingSpace`]):
             The model.
         directory (`str` or `os.PathLike`, *optional*):
-            Where such folders are. By default `hf_vg/vectors` in the cache of Hugging Face.
+            The folder that contains it. By default `hf_vg/vectors` in the Hugging Face cache.
+
+    Returns:
+        `Path`: The folder. It may not exist yet.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import load_space, store_folder
+    >>> folder = store_folder(load_space(hf_vg.examples.checkpoint("vse_scnlm")), "index")
+    >>> folder.parent.name, len(folder.name)
+    ('index', 32)
+    ```
     """
     return Path(directory or Path(HF_HOME, "hf_vg", "vectors")) / _digest(
         weights_digest(space.model) + space.settings()
@@ -54,31 +67,40 @@ def store_folder(space: EmbeddingSpace, directory: str | os.PathLike | None = No
 
 class VectorStore:
     r"""
-    The vectors of image files by one model, on disk. A file that was changed since has no vector. What is written is
-    whole or not there, at whatever moment the program ends, and several programs may use one store. To forget images
-    that were deleted, delete the folder.
-
-    ```python
-    >>> space = EmbeddingSpace.from_pretrained("openai/clip-vit-base-patch32")
-    >>> store = VectorStore(store_folder(space))
-    >>> for path in store.missing(paths):
-    ...     store.add(path, space.encode_images([path])[0])
-    >>> store.save()
-    >>> store.nearest(space.text("a dog").vector, paths, top_k=3)
-    [('photos/31.jpg', 0.31), ...]
-    ```
+    The vectors of image files, made by one model and kept on disk. A file that changed has no vector until it is
+    encoded again. Writes are atomic, and several programs can use one store at the same time. Vectors of deleted
+    images stay on disk but are never found. To remove them, delete the folder.
 
     Args:
         folder (`str` or `os.PathLike`):
-            Where the vectors are. Images of one folder share files there, in safetensors, of at most 8,192 vectors.
+            The folder of the vectors. Images of one folder share safetensors files with up to 8,192 vectors each.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.pipelines import VectorStore, load_space, store_folder
+    >>> paths = []
+    >>> for number, scene in enumerate(hf_vg.examples.scenes()[:3]):
+    ...     paths.append(f"{number}.png")
+    ...     scene["image"].save(paths[-1])
+    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> store = VectorStore(store_folder(space, "index"))
+    >>> for path in store.missing(paths):
+    ...     store.add(path, space.encode_images([path])[0])
+    >>> store.save()
+    >>> [(path, score)] = store.nearest(space.image("1.png").vector, paths, top_k=1)
+    >>> path, round(score, 3)
+    ('1.png', 1.0)
+    ```
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
-        # For each folder of images that was asked for: where the vector of each file is.
+        # Where the vector of each file is, for each folder that was searched.
         self._known: dict[str, dict[str, tuple[list[int], Path, int]]] = {}
         self._new: dict[str, list[tuple[str, list[int], torch.Tensor]]] = defaultdict(list)
-        # How files were when they were missed. What is written while a file is encoded must not count as encoded.
+        # The state of each file before it was encoded. A change during the encoding must not count as encoded.
         self._missed: dict[str, list[int]] = {}
 
     def missing(self, paths: Iterable[str]) -> list[str]:
@@ -94,7 +116,7 @@ class VectorStore:
         return found
 
     def add(self, path: str, vector: torch.Tensor) -> None:
-        """Adds the vector of an image file. Every 8,192 vectors, and at the latest with [`save`], they are written."""
+        """Adds the vector of an image file. Vectors are written every 8,192 files, and by [`save`]."""
         folder, name = os.path.split(os.path.abspath(path))
         stamp = self._missed.pop(path, None) or self.stamp(path)
         self._new[folder].append((name, stamp, vector.detach().cpu().float()))
@@ -102,17 +124,17 @@ class VectorStore:
             self._write(folder)
 
     def save(self) -> None:
-        """Writes what was added."""
+        """Writes all vectors that were added."""
         for folder in list(self._new):
             self._write(folder)
 
     def parts(self, paths: Iterable[str]) -> Iterator[tuple[list[str], torch.Tensor]]:
         r"""
-        The image files and their vectors, a file of the store at a time.
+        Yields image files and their vectors, one file of the store at a time.
 
         Args:
             paths (`Iterable[str]`):
-                Image files. Those without a vector are left out.
+                Image files. Files without a vector are left out.
         """
         rows_of: dict[Path, list[tuple[int, str]]] = defaultdict(list)
         for path in paths:
@@ -137,7 +159,7 @@ class VectorStore:
 
     @staticmethod
     def stamp(path: str) -> list[int]:
-        """What tells that a file has changed: its size in bytes, and when it was written."""
+        """The size of a file in bytes, and when it was written. If these differ, the file has changed."""
         status = os.stat(path)
         return [status.st_size, status.st_mtime_ns]
 
@@ -145,17 +167,20 @@ class VectorStore:
         self, query: torch.Tensor, paths: Iterable[str], top_k: int, device: torch.device | str = "cpu"
     ) -> list[tuple[str, float]]:
         r"""
-        The image files whose vectors are nearest to that of a query, with their cosines, best first.
+        Finds the image files whose vectors are nearest to a query.
 
         Args:
             query (`torch.FloatTensor` of shape `(size,)`):
-                What to look for.
+                The vector to search for.
             paths (`Iterable[str]`):
-                Where to look. Files without a vector are left out.
+                The files to search. Files without a vector are left out.
             top_k (`int`):
-                How many to find.
+                The number of files to find.
             device (`torch.device`, *optional*, defaults to `"cpu"`):
-                Where to compute.
+                The device to compute on.
+
+        Returns:
+            `list[tuple[str, float]]`: Files and their cosines, best first.
         """
         names: list[str] = []
 
@@ -182,7 +207,7 @@ class VectorStore:
         if folder in self._known:
             return self._known[folder]
         known = self._known[folder] = {}
-        # The newest file is read last: what it says of an image holds.
+        # The newest file is read last, so its vectors replace older ones.
         for file in sorted(self._files_of(folder).glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns):
             try:
                 with safe_open(file, framework="pt") as tensors:

@@ -35,17 +35,37 @@ from ..data.region_rows import RegionDataArguments
 
 @dataclass
 class DryRunArguments:
-    """What every recipe takes."""
+    """
+    Arguments of every recipe.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import DryRunArguments
+    >>> DryRunArguments().dry_run
+    False
+    ```
+    """
 
     dry_run: bool = field(
         default=False,
-        metadata={"help": "Do everything once at a tiny size, in a temporary folder that is deleted at the end."},
+        metadata={"help": "Run everything once at a tiny size, in a temporary folder that is deleted at the end."},
     )
 
 
 @dataclass
 class ModelArguments:
-    """The fields of a model's config."""
+    """
+    Arguments with fields of a model's config.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import ModelArguments
+    >>> ModelArguments(model={"hidden_size": 8}).model
+    {'hidden_size': 8}
+    ```
+    """
 
     model_type: ClassVar[str]
     model: dict = field(
@@ -59,11 +79,11 @@ class ModelArguments:
 
 @dataclass
 class SentenceEncoderArguments(ModelArguments, CaptionDataArguments):
-    """What recipes that train encoders of sentences take."""
+    """Arguments of recipes that train sentence encoders."""
 
-    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    min_word_frequency: int = field(default=1, metadata={"help": "Words that are less frequent become unknown words."})
     glove: str | None = field(
-        default=None, metadata={"help": "Word vectors in GloVe's text format that embeddings begin with."}
+        default=None, metadata={"help": "Word vectors in GloVe's text format to initialize embeddings with."}
     )
 
 
@@ -72,47 +92,62 @@ GROUNDED_DATASETS = ("scenes", "flickr30k_entities")  # which say what their phr
 
 @dataclass
 class CaptionerArguments(ModelArguments, CaptionerDataArguments):
-    """What `recipes/train_captioner.py` trains, and on what."""
+    """
+    Arguments of `recipes/train_captioner.py`.
 
-    model_type: str = field(  # type: ignore[misc]  # of every other recipe it is fixed
+    Example:
+
+    ```python
+    >>> from hf_vg.training import CaptionerArguments
+    >>> args = CaptionerArguments(model_type="spatial_transformer_captioner")
+    >>> args.dataset, args.image_size
+    ('scenes', 64)
+    ```
+    """
+
+    model_type: str = field(  # type: ignore[misc]  # other recipes have a fixed type
         default="show_attend_tell", metadata={"help": "Which captioner to train."}
     )
     checkpoint: str | None = field(
         default=None,
         metadata={
-            "help": "A trained captioner to go on from, with its words, backbone and sizes: a folder, or a model of "
-            "the Hub. By default the captioner is new."
+            "help": "Trained captioner to fine-tune: a folder, or any captioner or chat model of the Hub. It keeps "
+            "its words, backbone and sizes. By default a new captioner is trained."
         },
     )
-    vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
-    min_word_frequency: int = field(default=1, metadata={"help": "Words seen less often are unknown words."})
+    vocab_size: int = field(
+        default=10000, metadata={"help": "Maximum number of words to keep, including special tokens."}
+    )
+    min_word_frequency: int = field(default=1, metadata={"help": "Words that are less frequent become unknown words."})
     num_beams: int | None = field(
         default=None,
         metadata={
-            "help": "Beams of the captions that are scored, and of the checkpoint. By default as many as `checkpoint` "
-            "has, and else 1, which is greedy."
+            "help": "Number of beams for the captions that are scored, saved with the checkpoint. Defaults to that of "
+            "`checkpoint`, or 1, which is greedy search."
         },
     )
     length_penalty: float | None = field(
         default=None,
         metadata={
-            "help": "A beam is ranked by its log probability over its length to this power: by its mean a word (1), "
-            "or by the sum (0), which is for shorter captions. By default that of `checkpoint`, and else 1."
+            "help": "A beam is ranked by its log probability divided by its length to this power. 1 ranks by the mean "
+            "per word, 0 by the sum, which prefers shorter captions. Defaults to that of `checkpoint`, or 1."
         },
     )
     max_new_tokens: int | None = field(
         default=None,
-        metadata={"help": "The longest caption to write. By default that of `checkpoint`, and else 30."},
+        metadata={"help": "Maximum length of a caption. Defaults to that of `checkpoint`, or 30."},
     )
     reward: str | None = field(
         default=None,
         metadata={
-            "help": "Score that captions are found, compared and trained for, in place of what people wrote "
-            "(self-critical training): `cider`. For a captioner that can already speak, see `checkpoint`.",
+            "help": "Train for this score of generated captions, instead of the captions of people (self-critical "
+            "training): `cider`. Start from a trained captioner, see `checkpoint`.",
             "choices": ["cider"],
         },
     )
-    num_candidates: int = field(default=5, metadata={"help": "Captions to compare of each image, with `reward`."})
+    num_candidates: int = field(
+        default=5, metadata={"help": "Number of captions to compare per image, with `reward`."}
+    )
     attention_supervision: str = field(
         default="none",
         metadata={
@@ -137,18 +172,19 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
     num_scored_images: int = field(
         default=500,
         metadata={
-            "help": "Validation images that captions are written for in every evaluation, for `eval_bleu4`, "
-            "`eval_cider_d` and others; 0 for none."
+            "help": "Number of validation images to caption in every evaluation, for `eval_bleu4`, `eval_cider_d` and "
+            "others. 0 captions none."
         },
     )
-    num_figures: int = field(default=6, metadata={"help": "Test images to draw with a map for each word."})
+    num_figures: int = field(default=6, metadata={"help": "Number of test images to draw with a map for each word."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reward is not None and (self.attention_supervision != "none" or self.distillation_weight):
+            raise ValueError("`reward` is a training of its own: leave out `attention_supervision` and distillation.")
         if self.streaming and self.reward is not None:
             raise ValueError(
-                "`reward` weighs words by how rare they are in the training data, and a stream cannot be counted "
-                "before it is read."
+                "`reward` needs word counts of all training captions, which a stream does not have before it is read."
             )
         if self.attention_supervision != "none":
             if self.dataset not in GROUNDED_DATASETS:
@@ -170,72 +206,105 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
 
 @dataclass
 class FeatureArguments(DryRunArguments, CaptionDataArguments):
-    """What `recipes/extract_features.py` computes."""
+    """
+    Arguments of `recipes/extract_features.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import FeatureArguments
+    >>> FeatureArguments(dataset="scenes", pooling="mean").pooling
+    'mean'
+    ```
+    """
 
     pooling: str = field(
         default="none",
         metadata={
-            "help": "`none` keeps the feature map, `mean` its mean over locations, which is what fc6 and fc7 need.",
+            "help": "`none` keeps the feature map. `mean` averages it over locations; fc6 and fc7 need this.",
             "choices": ["none", "mean"],
         },
     )
-    batch_size: int = field(default=32, metadata={"help": "Images that the network is given at once."})
+    batch_size: int = field(default=32, metadata={"help": "Number of images per forward pass."})
     num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that decode images. By default one a free core, and at most 8."}
+        default=None,
+        metadata={"help": "Number of processes that decode images. Defaults to one per free core, at most 8."},
     )
 
 
 @dataclass
 class VgTrainingArguments(DryRunArguments, TrainingArguments):
-    """transformers' own, and what [`VgTrainer`] adds to them."""
+    """
+    The training arguments of transformers, and those that [`VgTrainer`] adds.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import VgTrainingArguments
+    >>> args = VgTrainingArguments("outputs", max_length_difference=0, backbone_learning_rate=1e-5)
+    >>> args.max_length_difference
+    0
+    ```
+    """
 
     max_length_difference: int | None = field(
         default=None,
         metadata={
-            "help": "Draw batches of rows whose lengths, in the column `length_column_name`, differ by no more than "
-            "this; 0 is one length a batch. By default rows are drawn as `train_sampling_strategy` says."
+            "help": "Maximum difference of lengths in a batch, by the column `length_column_name`. 0 puts only equal "
+            "lengths in a batch. By default `train_sampling_strategy` decides."
         },
     )
     backbone_learning_rate: float | None = field(
         default=None,
-        metadata={"help": "Learning rate of the image network, which `--model.freeze_backbone false` thaws."},
+        metadata={"help": "Learning rate of the image network. It is trained with `--model.freeze_backbone false`."},
     )
     early_stopping_patience: int = field(
         default=0,
         metadata={
-            "help": "Stop after so many evaluations in a row without a better `metric_for_best_model`. 0 is never."
+            "help": "Stop after this number of evaluations in a row without a better `metric_for_best_model`. 0 never "
+            "stops early."
         },
     )
     restart: bool = field(
         default=False,
-        metadata={"help": "Train from the beginning, and delete the checkpoints in `output_dir`."},
+        metadata={"help": "Delete the checkpoints in `output_dir` and train from the beginning."},
     )
-    # A head that no loss reaches is an error to be seen, not one to be searched for in every step.
+    # A parameter without gradient is a bug that should raise an error. Searching for it slows every step down.
     ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Whether DistributedDataParallel looks for parameters without gradient."}
+        default=False, metadata={"help": "Whether DistributedDataParallel searches for parameters without gradient."}
     )
-    # What a recipe was called with, which is saved with every checkpoint. See `parse_arguments`.
+    # The settings of a recipe, saved with every checkpoint. See `parse_arguments`.
     recipe_settings: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
-            self.use_cpu = True  # else `bf16` is refused, and each of several processes believes to be alone
+            self.use_cpu = True  # otherwise `bf16` is refused, and several processes do not find each other
             if int(os.environ.get("WORLD_SIZE", "1")) > 1:
                 self.ddp_backend = self.ddp_backend or "gloo"  # type: ignore[has-type]  # of `TrainingArguments`
         super().__post_init__()
         if self.accelerator_config.dispatch_batches is None:
-            # Of a stream each process reads its own rows: batches of different lengths cannot be made one and split.
+            # Each process reads its own rows of a stream: batches of different lengths cannot be joined and split.
             self.accelerator_config.dispatch_batches = False
         if self.early_stopping_patience and not self.load_best_model_at_end:
             raise ValueError(
-                "`early_stopping_patience` compares evaluations, and the best checkpoint is what is kept: set "
-                "`load_best_model_at_end: true` too, and `metric_for_best_model` if that is not the loss."
+                "`early_stopping_patience` needs the best checkpoint: set `load_best_model_at_end: true` too, and "
+                "`metric_for_best_model` if it is not the loss."
             )
 
 
 @dataclass
 class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
-    """What `recipes/evaluate_captioner.py` judges, and on what."""
+    """
+    Arguments of `recipes/evaluate_captioner.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import CaptionReportArguments
+    >>> CaptionReportArguments(num_beams=5).split
+    'test'
+    ```
+    """
 
     checkpoint: str = field(
         default="outputs/show_attend_tell_scenes",
@@ -243,27 +312,31 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
     )
     split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
     num_beams: int | None = field(
-        default=None, metadata={"help": "Beams of the captions; 1 is greedy. By default as the checkpoint says."}
+        default=None, metadata={"help": "Number of beams; 1 is greedy search. Defaults to that of the checkpoint."}
     )
     length_penalty: float | None = field(
         default=None,
         metadata={
-            "help": "Beams are ranked by their mean a word (1), by their sum (0), or between. By default as the "
-            "checkpoint says."
+            "help": "Ranks beams by their mean per word (1), by their sum (0), or in between. Defaults to that of the "
+            "checkpoint."
         },
     )
-    batch_size: int = field(default=32, metadata={"help": "Images that are captioned at a time."})
+    batch_size: int = field(default=32, metadata={"help": "Number of images to caption at a time."})
     metrics: list[str] = field(
         default_factory=lambda: ["bleu", "rouge", "cider", "diversity"],
         metadata={
             "help": "Any of bleu, bleu_no_bp, bleu_punctuation, rouge, cider, meteor, meteor_python and diversity."
         },
     )
-    num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
-    num_examples: int = field(default=5, metadata={"help": "Captions to show of the best, and of the worst."})
+    num_samples: int = field(
+        default=1000, metadata={"help": "Number of bootstrap samples for the confidence intervals."}
+    )
+    num_examples: int = field(default=5, metadata={"help": "Number of best and of worst captions to show."})
     entities_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder of Flickr30k Entities: judge where nouns look by its boxes. Scenes have their own."},
+        metadata={
+            "help": "Folder of Flickr30k Entities, whose boxes show where nouns should look. Scenes have boxes."
+        },
     )
     num_deletion_images: int = field(
         default=0,
@@ -273,13 +346,23 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
         },
     )
     output_dir: str | None = field(
-        default=None, metadata={"help": "Where the report is written. By default `report` in the checkpoint."}
+        default=None, metadata={"help": "Folder of the report. Defaults to `report` in the folder of the checkpoint."}
     )
 
 
 @dataclass
 class GroundingReportArguments(DryRunArguments, RegionDataArguments):
-    """What `recipes/evaluate_grounding.py` judges, and on what."""
+    """
+    Arguments of `recipes/evaluate_grounding.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import GroundingReportArguments
+    >>> GroundingReportArguments().methods
+    ['attention']
+    ```
+    """
 
     checkpoint: str = field(
         default="outputs/show_attend_tell_scenes",
@@ -312,8 +395,10 @@ class GroundingReportArguments(DryRunArguments, RegionDataArguments):
     deletion: bool = field(
         default=False, metadata={"help": "Also hide what the maps mark, and measure how far words become less likely."}
     )
-    batch_size: int = field(default=32, metadata={"help": "Images with hidden parts that are read at a time."})
-    num_samples: int = field(default=1000, metadata={"help": "Sets that are drawn for the confidence intervals."})
+    batch_size: int = field(default=32, metadata={"help": "Number of images with hidden parts per forward pass."})
+    num_samples: int = field(
+        default=1000, metadata={"help": "Number of bootstrap samples for the confidence intervals."}
+    )
     metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
 
 
@@ -321,12 +406,12 @@ def parse_arguments(
     dataclass_types: Sequence[type], default_config: str | Path | None = None, args: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
     r"""
-    Parses `--config FILE.yaml` and flags into dataclasses. Flags win over the file, the file over the defaults.
+    Parses `--config FILE.yaml` and flags into dataclasses. Flags override the file, and the file overrides defaults.
 
     Args:
         dataclass_types (`Sequence[type]`):
-            The dataclasses, which share one flat set of names. Fields of type `dict` are given in the file as a
-            mapping, and on the command line as `--field.key value`. `--field null` takes back what the file sets.
+            The dataclasses. No two of them have a field of the same name. Fields of type `dict` are a mapping in the
+            file, and `--field.key value` on the command line. `--field null` removes a value of the file.
         default_config (`str` or `Path`, *optional*):
             The file that is read when there is no `--config`.
         args (`Sequence[str]`, *optional*, defaults to the command line):
@@ -334,6 +419,16 @@ def parse_arguments(
 
     Returns:
         `tuple`: An instance of each dataclass.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import CaptionerArguments, parse_arguments
+    >>> flags = ["--dataset", "scenes", "--model.hidden_size", "8"]
+    >>> (args,) = parse_arguments([CaptionerArguments], args=flags)
+    >>> args.model
+    {'hidden_size': 8}
+    ```
     """
     config_parser = ArgumentParser(add_help=False)
     config_parser.add_argument("--config", default=default_config, help="YAML file with any of the arguments.")
@@ -344,7 +439,7 @@ def parse_arguments(
     # Not `field.type`, which `HfArgumentParser` changes.
     hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
     types_of = {f.name: hints[f.name] for cls in dataclass_types for f in fields(cls) if f.init}
-    about_debug = "An error is one line. With --debug, and nothing after it, you see where it happened."
+    about_debug = "Errors are one line. Add --debug at the end to see where an error happened."
     parser = _Parser(dataclass_types, parents=[config_parser], allow_abbrev=False, epilog=about_debug)
     for name, value in values.items():
         if name not in types_of:
@@ -373,7 +468,7 @@ def parse_arguments(
         except (yaml.YAMLError, RecursionError):
             parser.error(f"{flag} {text}: the value is not YAML.")
 
-    # Scalars of the file are read like flags, so that their types and choices are checked too.
+    # Scalars of the file are parsed like flags, which checks their types and choices.
     scalars = {name: value for name, value in values.items() if isinstance(value, str | int | float)}
     parser.set_defaults(**{name: value for name, value in values.items() if name not in scalars})
     of_file = [f"--{name}={value}" for name, value in scalars.items()]
@@ -383,7 +478,7 @@ def parse_arguments(
             name = flag.removeprefix("--").partition("=")[0]
             parser.error(f"unknown argument --{name}{did_you_mean(name, types_of, '--')}")
     if unknown:
-        parser.error(f"{unknown[0]!r} belongs to no flag.")
+        parser.error(f"{unknown[0]!r} does not belong to a flag.")
     try:
         instances = tuple(
             cls(**{f.name: getattr(namespace, f.name) for f in fields(cls) if f.init}) for cls in dataclass_types
@@ -395,13 +490,13 @@ def parse_arguments(
             of_checkpoint = isinstance(instance, CaptionerArguments) and instance.checkpoint is not None
             if isinstance(instance, ModelArguments) and not of_checkpoint:
                 check_config_fields(instance.model_type, instance.model)
-    except ValueError as error:  # of arguments that do not go together
+    except ValueError as error:  # arguments that contradict each other
         parser.error(str(error))
     return instances
 
 
 class _Parser(HfArgumentParser):
-    """Prints an error, and not how every other argument is used."""
+    """Prints only the error, without the usage of all arguments."""
 
     def error(self, message: str) -> None:
         self.exit(2, f"error: {message}\n")
@@ -415,13 +510,13 @@ def without_debug(flags: Sequence[str]) -> list[str]:
 
 def check_config_fields(model_type: str, values: Mapping[str, Any]) -> None:
     r"""
-    Refuses fields that a config does not have, which transformers would keep and nobody would read.
+    Raises an error for fields that a config does not have. transformers would keep them and never read them.
 
     Args:
         model_type (`str`):
             The type of the model.
         values (`Mapping`):
-            Fields of its config, and of the configs within.
+            Fields of its config, and of nested configs.
     """
     if model_type not in CONFIG_MAPPING:
         raise ValueError(f"unknown model type {model_type}{did_you_mean(model_type, CONFIG_MAPPING)}")
@@ -435,7 +530,7 @@ def check_config_fields(model_type: str, values: Mapping[str, Any]) -> None:
 
 
 def _settings(dataclass_types: Sequence[type], namespace: Namespace) -> dict[str, Any]:
-    """All values of a recipe's own arguments, and those of transformers' that are not its defaults."""
+    """All values of a recipe's own arguments, and the values of transformers' arguments that are not defaults."""
     settings = {}
     for cls in dataclass_types:
         for argument in fields(cls):
@@ -462,15 +557,15 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def did_you_mean(name: str, known_names: Iterable[str], prefix: str = "") -> str:
     r"""
-    The end of a sentence that names something unknown: ", did you mean X?" where something known is alike.
+    Ends a sentence about an unknown name with ", did you mean X?" if a known name is similar.
 
     Args:
         name (`str`):
-            What is unknown.
+            The unknown name.
         known_names (`Iterable[str]`):
-            What it could be: spelt nearly so, with these initials (`lr`), or with this part (`epochs`).
+            The known names. Similar are a near spelling, the same initials (`lr`), or a common part (`epochs`).
         prefix (`str`, *optional*, defaults to `""`):
-            Comes before the name that is proposed.
+            Text in front of the proposed name.
     """
     known_names = sorted(known_names)
     near = difflib.get_close_matches(name, known_names, n=1)

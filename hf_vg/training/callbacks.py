@@ -21,12 +21,24 @@ from transformers import TrainerCallback
 
 class ClipGradientValues(TrainerCallback):
     r"""
-    Limits each number of the gradient to [-max_value, max_value] before the optimizer's step. `max_grad_norm` of
-    `TrainingArguments` limits the length of the whole gradient instead, and is applied before.
+    Clips each number of the gradient to [-max_value, max_value] before the optimizer step. `max_grad_norm` of
+    `TrainingArguments` limits the norm of the whole gradient instead, and is applied first.
 
     Args:
         max_value (`float`):
             The limit.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.training import ClipGradientValues
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> layer.weight.grad = torch.tensor([[9.0]])
+    >>> ClipGradientValues(5.0).on_pre_optimizer_step(None, None, None, model=layer)
+    >>> layer.weight.grad.item()
+    5.0
+    ```
     """
 
     def __init__(self, max_value: float):
@@ -40,12 +52,21 @@ class ClipGradientValues(TrainerCallback):
 
 class HardestNegatives(TrainerCallback):
     r"""
-    Trains a [`VseScnlmModel`] on all negatives of a batch first, and on the hardest ones (`max_violation`) after. From
-    the start the hardest ones teach little: of vectors that are still random they are random too.
+    Trains a [`VseScnlmModel`] on all negatives of a batch first, and only on the hardest ones (`max_violation`)
+    afterwards. At the start of training vectors are random, so the hardest negatives teach little.
 
     Args:
         start (`float`):
-            The share of the training that comes before.
+            The share of the training steps after which only the hardest negatives count.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import HardestNegatives
+    >>> callback = HardestNegatives(0.3)  # VgTrainer(..., callbacks=[callback])
+    >>> callback.start
+    0.3
+    ```
     """
 
     def __init__(self, start: float):
@@ -59,13 +80,13 @@ class HardestNegatives(TrainerCallback):
 
 class ResumeExactly(TrainerCallback):
     """
-    Makes a resumed run see what the uninterrupted run would have seen. transformers 5.20 to 5.22 with accelerate 1.14
-    to 1.15 lack two things; tests in `tests/training/test_callbacks.py` fail when they no longer do.
+    Makes a resumed run see the same batches as an uninterrupted run. transformers 5.20 to 5.22 with accelerate 1.14
+    to 1.15 have two gaps. Tests in `tests/training/test_callbacks.py` fail when a gap is closed.
 
-    - `set_epoch` does not reach a batch sampler that is sharded among processes and also skips the batches that were
-      seen: the resumed run would repeat the order of the first epoch.
-    - A run that had ended in the middle of an epoch takes one step more. This callback stops it, and keeps it from
-      evaluating and saving once more; [`VgTrainer.get_batch_samples`] gives it no batch.
+    - `set_epoch` does not reach a batch sampler that is sharded among processes and skips batches. The resumed run
+      would repeat the order of the first epoch.
+    - A run that ended in the middle of an epoch takes one extra step when it is resumed. This callback stops it before
+      it evaluates and saves again, and [`VgTrainer.get_batch_samples`] gives it no batch.
     """
 
     was_finished = False

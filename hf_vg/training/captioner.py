@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Captioners, made from a recipe's arguments."""
+"""Builders and loaders of captioners for `recipes/train_captioner.py`."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ from .arguments import CaptionerArguments, check_config_fields
 from .images import build_image_processor, config_fields, fill_backbone
 
 
-# What shapes the weights. A recipe's own config would otherwise change those of a checkpoint, and make new layers.
+# Fields that shape the weights. A checkpoint keeps its own: a recipe's config would make new layers.
 SHAPES = (
     *("backbone_config", "feature_size", "vocab_size", "embedding_size", "hidden_size", "attention_size"),
     *("num_attention_layers", "num_init_layers", "attention_sees_word", "context_gate"),
@@ -72,6 +72,21 @@ def caption_collator(
             The captioner.
         processor ([`ProcessorMixin`]):
             The captioner's processor.
+
+    Returns:
+        [`CaptionCollator`] or [`PromptedCaptionCollator`]: The collator.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.training import CaptionerArguments, caption_collator, load_captioner
+    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> model, processor = load_captioner(args)
+    >>> batch = caption_collator(args, model, processor)(hf_vg.examples.scenes()[:2])
+    >>> sorted(batch)
+    ['labels', 'pixel_values']
+    ```
     """
     longest = args.max_caption_words if args.reward is None else None  # references may have any length
     if isinstance(model.config, OWN_CAPTIONERS):
@@ -86,17 +101,35 @@ def caption_scorer(
     batch_size: int,
 ) -> Callable[[PreTrainedModel], dict[str, float]] | None:
     r"""
-    What [`VgTrainer`] scores a captioner with while it is trained: captions of the first `args.num_scored_images`.
+    Makes the function that scores a captioner during training: it captions the first `args.num_scored_images` images.
 
     Args:
         args ([`CaptionerArguments`]):
-            How many images, and how captions are decoded.
+            The number of images to caption.
         rows ([`~datasets.Dataset`]):
-            Of [`captioner_rows`], one per image.
+            The rows of [`captioner_rows`], one per image.
         collator ([`CaptionCollator`] or [`PromptedCaptionCollator`]):
-            Of [`caption_collator`].
+            The collator of [`caption_collator`].
         batch_size (`int`):
-            Images that are captioned together.
+            Number of images to caption at a time.
+
+    Returns:
+        `Callable`, *optional*: Takes a model and returns metrics, see [`VgTrainer`]. `None` if no image is scored.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from datasets import Dataset
+    >>> from hf_vg.training import CaptionerArguments, caption_collator, caption_scorer, load_captioner
+    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> model, processor = load_captioner(args)
+    >>> scenes = hf_vg.examples.scenes()[:2]
+    >>> rows = Dataset.from_list([{"image": row["image"], "captions": row["captions"]} for row in scenes])
+    >>> score = caption_scorer(args, rows, caption_collator(args, model, processor), batch_size=2)
+    >>> "cider_d" in score(model)
+    True
+    ```
     """
     rows = rows.select(range(min(args.num_scored_images, len(rows))))
     if not len(rows):
@@ -121,13 +154,27 @@ def build_captioner(
     args: CaptionerArguments, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
     r"""
-    Makes an untrained captioner, but for its backbone if `args` name one, and its processor.
+    Makes a new captioner and its processor. If `args` name a backbone, that part is pretrained.
 
     Args:
         args ([`CaptionerArguments`]):
-            The captioner's type, the fields of its config, and its backbone or the size of images.
+            The captioner's type, the fields of its config, and its backbone or the image size.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Gives the size of the vocabulary and the special tokens.
+            The tokenizer, which sets the vocabulary size and the special tokens.
+
+    Returns:
+        `tuple`: The model and its processor.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer
+    >>> from hf_vg.training import CaptionerArguments, build_captioner
+    >>> fields = {"backbone_config": None, "feature_size": 4, "embedding_size": 8, "hidden_size": 8}
+    >>> model, processor = build_captioner(CaptionerArguments(model=fields), train_word_tokenizer(["a dog runs"]))
+    >>> model.config.hidden_size
+    8
+    ```
     """
     if not issubclass(CONFIG_MAPPING[args.model_type], OWN_CAPTIONERS):
         return _build_native_captioner(args, tokenizer)
@@ -181,6 +228,20 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
     Args:
         args ([`CaptionerArguments`]):
             The checkpoint, and the fields of its config to change.
+
+    Returns:
+        `tuple`: The model and its processor.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.training import CaptionerArguments, load_captioner
+    >>> folder = hf_vg.examples.checkpoint("show_attend_tell")
+    >>> model, processor = load_captioner(CaptionerArguments(checkpoint=folder, num_beams=3))
+    >>> model.generation_config.num_beams
+    3
+    ```
     """
     if args.backbone is not None:
         raise ValueError(
@@ -227,11 +288,11 @@ def _complete_special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokeni
 
 
 def _set_decoding(args: CaptionerArguments, model: PreTrainedModel) -> None:
-    # Who loads the checkpoint gets captions as they were scored.
+    # These settings are saved, so that the checkpoint decodes as it was scored.
     settings = model.generation_config
     settings.max_new_tokens = args.max_new_tokens or settings.max_new_tokens or 30
     settings.num_beams = args.num_beams or settings.num_beams or 1
     if args.length_penalty is not None:
         settings.length_penalty = args.length_penalty
     if settings.num_beams == 1:
-        settings.length_penalty = None  # else transformers warns of it whenever the checkpoint is loaded
+        settings.length_penalty = None  # otherwise transformers warns whenever the checkpoint is loaded

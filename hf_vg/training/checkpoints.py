@@ -41,7 +41,7 @@ COMPLETE_NAME = "complete.json"
 LOCK_NAME = "_training.lock"  # an upload leaves out what begins with an underscore
 SAMPLE_SIZE, NUM_SAMPLES = 4096, 64  # bytes, and places in a file
 SETTINGS_NAME = "training_config.yaml"
-# What may differ between the run that wrote a checkpoint and the one that resumes from it: none of it is learnt from.
+# Settings that may change when a run is resumed: they do not affect what is learned.
 FREE_SETTINGS = (
     "output_dir", "logging_", "report_to", "run_name", "project", "trackio_", "hub_", "push_to_hub", "disable_tqdm",
     "save_", "dataloader_", "resume_from_checkpoint", "restart", "dry_run", "num_figures", "trust_remote_code",
@@ -49,7 +49,7 @@ FREE_SETTINGS = (
 
 
 def mark_complete(checkpoint: str | Path) -> None:
-    """Marks a checkpoint as written to its end, by which version, and with which files."""
+    """Marks a checkpoint as complete, with its files and the version that wrote them."""
     checkpoint = Path(checkpoint)
     names = sorted(
         file.relative_to(checkpoint).as_posix()
@@ -65,7 +65,7 @@ def mark_complete(checkpoint: str | Path) -> None:
 
 
 def file_digest(file: Path) -> str:
-    """The size of a file, and a digest of its bytes: of all of a small file, and of samples of a large one."""
+    """The size of a file, and a digest of its bytes. Large files are sampled."""
     size = file.stat().st_size
     digest = hashlib.blake2b(digest_size=16)
     with open(file, "rb") as content:
@@ -79,13 +79,13 @@ def file_digest(file: Path) -> str:
 
 
 def is_complete(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint was written to its end, and none of its files was deleted since."""
+    """Whether a checkpoint was written completely, and all of its files still exist."""
     mark = _read_mark(checkpoint)
     return mark is not None and all((Path(checkpoint) / name).is_file() for name in mark["files"])
 
 
 def why_not_to_resume(checkpoint: str | Path) -> str | None:
-    """What makes a checkpoint one that must not be resumed without a word, if anything does."""
+    """Why a checkpoint should not be resumed without asking, or `None`."""
     mark = _read_mark(checkpoint)
     if mark is None:
         return "was not written to its end."
@@ -101,7 +101,7 @@ def why_not_to_resume(checkpoint: str | Path) -> str | None:
 
 
 def check_weight_names(checkpoint: str | Path, model: PreTrainedModel) -> None:
-    """Refuses a checkpoint with other weights than the model's: [`Trainer`] would leave out what it does not know."""
+    """Raises an error if a checkpoint has other weights than the model. [`Trainer`] would skip unknown ones."""
     file = Path(checkpoint) / SAFE_WEIGHTS_NAME
     if not file.is_file():
         return
@@ -147,7 +147,7 @@ class FolderLock:
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Takes the lock, or raises a `BlockingIOError` that says who has it."""
+        """Takes the lock, or raises a `BlockingIOError` that names its owner."""
         while True:
             file = open(self.path, "a+", encoding="utf-8")
             try:
@@ -170,7 +170,7 @@ class FolderLock:
         self._file, self._owner = file, os.getpid()
 
     def release(self) -> None:
-        """Gives the lock back. In a fork of the process that took it, does nothing."""
+        """Releases the lock. Does nothing in a fork of the process that took it."""
         if self._file is None or self._owner != os.getpid():
             return
         with suppress(OSError):  # Windows deletes no open file; the next run takes it as it is
@@ -200,18 +200,18 @@ def list_checkpoints(output_dir: str | Path) -> list[Path]:
 
 
 def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest checkpoint that is complete: one that a kill left half-written, or half-deleted, is none."""
+    """The newest complete checkpoint. Checkpoints that were partly written or deleted are skipped."""
     return next((folder for folder in reversed(list_checkpoints(output_dir)) if is_complete(folder)), None)
 
 
 def delete_checkpoint(checkpoint: str | Path) -> None:
-    """Deletes a checkpoint. If a kill comes in between, what is left of it is not complete."""
+    """Deletes a checkpoint. If it is interrupted, the rest does not count as complete."""
     (Path(checkpoint) / COMPLETE_NAME).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
 
 
 def changed_settings(checkpoint: str | Path, settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The settings of a checkpoint that have changed, so that it must not be resumed: what they were and are."""
+    """The settings that differ from those of a checkpoint, with old and new values."""
     file = Path(checkpoint) / SETTINGS_NAME
     if not file.exists():  # of a training without a recipe
         return {}
@@ -271,7 +271,7 @@ def save_settings(
 
 
 def git_revision() -> str:
-    """The commit of this package's code, with `-dirty` if it was changed since, where it is a git checkout."""
+    """The git commit of this package, with `-dirty` if files changed, if it is a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()

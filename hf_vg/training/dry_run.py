@@ -35,24 +35,100 @@ MODEL = {"backbone_config": BACKBONE, "freeze_backbone": False, "feature_size": 
 
 
 def tiny_captioner(folder: Path) -> str:
-    """Saves a captioner of scenes."""
+    r"""
+    Saves a tiny, untrained captioner of scenes, for dry runs.
+
+    Args:
+        folder (`Path`):
+            The folder to save to.
+
+    Returns:
+        `str`: The folder.
+
+    Example:
+
+    ```python
+    >>> from pathlib import Path
+    >>> from hf_vg.training import tiny_captioner
+    >>> folder = tiny_captioner(Path("tiny"))
+    >>> Path(folder, "config.json").exists()
+    True
+    ```
+    """
     model, processor = build_captioner(_arguments(CaptionerArguments, hidden_size=8, attention_size=4), _tokenizer())
-    model.generation_config.max_new_tokens = 8  # untrained, it does not know when to stop
+    model.generation_config.max_new_tokens = 8  # an untrained captioner does not stop by itself
     return _save(model, processor, folder)
 
 
 def tiny_space(folder: Path) -> str:
-    """Saves a joint space of scenes and captions."""
+    r"""
+    Saves a tiny, untrained space of scenes and captions, for dry runs.
+
+    Args:
+        folder (`Path`):
+            The folder to save to.
+
+    Returns:
+        `str`: The folder.
+
+    Example:
+
+    ```python
+    >>> from pathlib import Path
+    >>> from hf_vg.training import tiny_space
+    >>> folder = tiny_space(Path("tiny"))
+    >>> Path(folder, "config.json").exists()
+    True
+    ```
+    """
     return _save(*build_vse(_arguments(VseArguments, hidden_size=8), _tokenizer()), folder)
 
 
 def tiny_encoder(folder: Path) -> str:
-    """Saves a grounded encoder of sentences."""
+    r"""
+    Saves a tiny, untrained encoder of sentences, for dry runs.
+
+    Args:
+        folder (`Path`):
+            The folder to save to.
+
+    Returns:
+        `str`: The folder.
+
+    Example:
+
+    ```python
+    >>> from pathlib import Path
+    >>> from hf_vg.training import tiny_encoder
+    >>> folder = tiny_encoder(Path("tiny"))
+    >>> Path(folder, "config.json").exists()
+    True
+    ```
+    """
     return _save(*build_grounded_encoder(_arguments(GroundedEncoderArguments, hidden_size=8), _tokenizer()), folder)
 
 
 def tiny_backbone(folder: Path) -> str:
-    """Saves a backbone, and its image processor."""
+    r"""
+    Saves a tiny, untrained backbone and its image processor, for dry runs.
+
+    Args:
+        folder (`Path`):
+            The folder to save to.
+
+    Returns:
+        `str`: The folder.
+
+    Example:
+
+    ```python
+    >>> from pathlib import Path
+    >>> from hf_vg.training import tiny_backbone
+    >>> folder = tiny_backbone(Path("tiny"))
+    >>> Path(folder, "config.json").exists()
+    True
+    ```
+    """
     backbone = VggBackbone(VggConfig(**{name: value for name, value in BACKBONE.items() if name != "model_type"}))
     return _save(backbone, build_image_processor(CaptionDataArguments(image_size=IMAGE_SIZE)), folder)
 

@@ -33,32 +33,62 @@ from .images import build_image_processor, config_fields, fill_backbone
 
 @dataclass
 class GroundedEncoderArguments(SentenceEncoderArguments):
-    """What `recipes/train_grounded_encoder.py` trains, and on what."""
+    """
+    Arguments of `recipes/train_grounded_encoder.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import GroundedEncoderArguments
+    >>> GroundedEncoderArguments().dataset
+    'scenes'
+    ```
+    """
 
     model_type: ClassVar[str] = "self_attn_grounded_encoder"
-    vocab_size: int = field(default=10000, metadata={"help": "The most words to keep, special tokens included."})
-    max_caption_length: int = field(default=30, metadata={"help": "Tokens that a caption is cut to."})
+    vocab_size: int = field(
+        default=10000, metadata={"help": "Maximum number of words to keep, including special tokens."}
+    )
+    max_caption_length: int = field(default=30, metadata={"help": "Captions are cut to this number of tokens."})
     max_grad_value: float | None = field(
-        default=None, metadata={"help": "Limits each number of the gradient. The paper's limit is 5."}
+        default=None, metadata={"help": "Clip each number of the gradient to this value. The paper clips at 5."}
     )
     entities_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder of Flickr30k Entities: judge by its boxes which words attention lies on."},
+        metadata={"help": "Folder of Flickr30k Entities, whose boxes show which words attention should lie on."},
     )
-    num_figures: int = field(default=6, metadata={"help": "Test captions to draw with the attention to each word."})
+    num_figures: int = field(
+        default=6, metadata={"help": "Number of test captions to draw with the attention to each word."}
+    )
 
 
 def build_grounded_encoder(
     args: GroundedEncoderArguments, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[SelfAttnGroundedEncoderForPreTraining, SelfAttnGroundedEncoderProcessor]:
     r"""
-    Makes an untrained encoder, but for its backbone if `args` name one, and its processor.
+    Makes a new encoder and its processor. If `args` name a backbone, that part is pretrained.
 
     Args:
         args ([`GroundedEncoderArguments`]):
-            The fields of its config, and its backbone or the size of images.
+            The fields of the config, and the backbone or the image size.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Gives the size of the vocabulary and the special tokens.
+            The tokenizer, which sets the vocabulary size and the special tokens.
+
+    Returns:
+        `tuple`: The model and its processor.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer
+    >>> from hf_vg.training import GroundedEncoderArguments, build_grounded_encoder
+    >>> backbone = {"model_type": "vgg", "depths": [1], "hidden_sizes": [4]}
+    >>> fields = {"backbone_config": backbone, "freeze_backbone": False, "feature_size": 4, "hidden_size": 8}
+    >>> args = GroundedEncoderArguments(model={**fields, "embedding_size": 8})
+    >>> model, processor = build_grounded_encoder(args, train_word_tokenizer(["a dog runs"]))
+    >>> model.config.hidden_size
+    8
+    ```
     """
     fields, backbone = config_fields(args)
     config = SelfAttnGroundedEncoderConfig(**special_token_fields(tokenizer), **fields)
@@ -69,7 +99,24 @@ def build_grounded_encoder(
 
 @torch.no_grad()
 def retrieval_vectors(model: PreTrainedModel, batches: Iterable[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors of images, and of what the model predicts them to be from a caption, for batches of a collator."""
+    r"""
+    Encodes images, and predicts their vectors from captions.
+
+    Args:
+        model ([`PreTrainedModel`]):
+            A [`SelfAttnGroundedEncoderForPreTraining`] that predicts images.
+        batches (`Iterable`):
+            Batches of a collator.
+
+    Returns:
+        `tuple(torch.FloatTensor, torch.FloatTensor)`: Unit vectors of the images, and those predicted from captions.
+
+    Example:
+
+    ```python
+    >>> images, predicted = retrieval_vectors(model, dataloader)  # doctest: +SKIP
+    ```
+    """
     images, predicted = [], []
     for batch in batches:
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}

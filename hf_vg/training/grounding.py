@@ -43,7 +43,17 @@ SIZES = (
 
 @dataclass
 class GroundedVisualBertArguments(ModelArguments, RegionDataArguments):
-    """Arguments that the recipes of GroundedVisualBert share: the model, and the data it is trained on."""
+    """
+    Arguments that the recipes of GroundedVisualBert share: the model, and the data it is trained on.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import GroundedVisualBertArguments
+    >>> GroundedVisualBertArguments().texts_together
+    1
+    ```
+    """
 
     model_type: ClassVar[str] = "grounded_visual_bert"
     checkpoint: str | None = field(
@@ -65,7 +75,17 @@ class GroundedVisualBertArguments(ModelArguments, RegionDataArguments):
 
 @dataclass
 class VgpArguments(GroundedVisualBertArguments):
-    """Arguments of `recipes/train_vgp.py`."""
+    """
+    Arguments of `recipes/train_vgp.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import VgpArguments
+    >>> VgpArguments(pairs_per_image=4).pairs_per_image
+    4
+    ```
+    """
 
     paraphrases_dir: str | None = field(
         default=None,
@@ -89,7 +109,17 @@ class VgpArguments(GroundedVisualBertArguments):
 
 @dataclass
 class QuestionArguments(GroundedVisualBertArguments):
-    """Arguments of `recipes/finetune_vqa.py`."""
+    """
+    Arguments of `recipes/finetune_vqa.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import QuestionArguments
+    >>> QuestionArguments().num_answers
+    3129
+    ```
+    """
 
     num_answers: int = field(default=3129, metadata={"help": "Maximum number of answers to choose from."})
     detector: str | None = field(
@@ -100,12 +130,22 @@ class QuestionArguments(GroundedVisualBertArguments):
         default=None,
         metadata={"help": "Published detections to take the regions from: a .json or .tsv file, or a folder of them."},
     )
-    max_regions: int = field(default=36, metadata={"help": "The most regions of an image that was detected in."})
+    max_regions: int = field(default=36, metadata={"help": "Maximum number of detected regions per image."})
 
 
 @dataclass
 class ReferringArguments(GroundedVisualBertArguments):
-    """Arguments of `recipes/finetune_referring.py`."""
+    """
+    Arguments of `recipes/finetune_referring.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import ReferringArguments
+    >>> ReferringArguments().test_split
+    'testA'
+    ```
+    """
 
     split_by: str = field(default="unc", metadata={"help": "Whose splits to use: unc, google or umd."})
     test_split: str = field(default="testA", metadata={"help": "The split to test on."})
@@ -131,8 +171,23 @@ def build_grounded_visual_bert(
             One of the heads of GroundedVisualBert.
         texts (`Sequence[str]`):
             Texts to train a new tokenizer on, if there is neither a checkpoint nor a text model.
-        fields:
-            Fields of the config that the recipe sets. They win over the user's.
+        fields (`Any`):
+            Fields of the config that the recipe sets. They override `args.model`.
+
+    Returns:
+        `tuple`: The model and its processor.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.models.grounded_visual_bert import GroundedVisualBertForVGP
+    >>> from hf_vg.training import VgpArguments, build_grounded_visual_bert
+    >>> model = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> args = VgpArguments(model={**model, "backbone_config": None, "region_feature_size": 4})
+    >>> model, processor = build_grounded_visual_bert(args, GroundedVisualBertForVGP, ["a dog runs"])
+    >>> model.config.hidden_size
+    8
+    ```
     """
     fields = {**args.model, **fields}
     trust = args.trust_remote_code
@@ -180,14 +235,29 @@ def build_region_trainer(
     Makes the trainer of a recipe: a [`VgpTrainer`] for [`VgpArguments`], otherwise a [`RegionTrainer`].
 
     Args:
-        args ([`GroundedVisualBertArguments`]), training_args ([`VgTrainingArguments`]):
-            The recipe's arguments.
-        model ([`PreTrainedModel`]), processor ([`GroundedVisualBertProcessor`]):
-            The model to train, and the processor to save beside it.
-        rows ([`~datasets.DatasetDict`]), collators (`Mapping[str, RegionCollator]`):
-            The texts of each split, and the collators that join them with their images.
+        args ([`GroundedVisualBertArguments`]):
+            The recipe's own arguments.
+        training_args ([`VgTrainingArguments`]):
+            The recipe's training arguments.
+        model ([`PreTrainedModel`]):
+            The model to train.
+        processor ([`GroundedVisualBertProcessor`]):
+            The processor to save with the model.
+        rows ([`~datasets.DatasetDict`]):
+            The texts of each split.
+        collators (`Mapping[str, RegionCollator]`):
+            For each split, the collator that joins texts with their images.
         score (`Callable`):
             Metrics of the model, see [`VgTrainer`].
+
+    Returns:
+        [`RegionTrainer`]: The trainer.
+
+    Example:
+
+    ```python
+    >>> trainer = build_region_trainer(args, training_args, model, processor, rows, collators, score)  # doctest: +SKIP
+    ```
     """
     trainer_class = RegionTrainer
     if isinstance(args, VgpArguments):
@@ -213,6 +283,12 @@ class RegionTrainer(VgTrainer):
     Args:
         texts_together (`int`, *optional*, defaults to 1):
             Number of texts about an image that are drawn together. The collator encodes their image once.
+
+    Example:
+
+    ```python
+    >>> trainer = RegionTrainer(model=model, args=args, texts_together=4, ...)  # doctest: +SKIP
+    ```
     """
 
     def __init__(self, *args: Any, texts_together: int = 1, **kwargs: Any):
@@ -233,6 +309,12 @@ class VgpTrainer(RegionTrainer):
     Args:
         distillation_weight (`float`, *optional*, defaults to 0.0):
             Weight of that distance. With 0 it is not computed.
+
+    Example:
+
+    ```python
+    >>> trainer = VgpTrainer(model=model, args=args, distillation_weight=0.5, ...)  # doctest: +SKIP
+    ```
     """
 
     def __init__(self, *args: Any, distillation_weight: float = 0.0, **kwargs: Any):

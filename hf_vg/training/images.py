@@ -27,12 +27,24 @@ from .arguments import CaptionerArguments, SentenceEncoderArguments
 
 def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
     r"""
-    Makes the image processor of `args.backbone`, or one for images of `args.image_size`. Either cuts the middle out of
-    an image, unless `args.squeeze_images` says that all of it shall be seen.
+    Makes the image processor of `args.backbone`, or one for images of `args.image_size`. It crops the centre of an
+    image, unless `args.squeeze_images` resizes the whole image to a square.
 
     Args:
         args ([`CaptionDataArguments`]):
-            The backbone and the size of images.
+            The backbone and the image size.
+
+    Returns:
+        [`BaseImageProcessor`]: The image processor.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data.arguments import CaptionDataArguments
+    >>> from hf_vg.training import build_image_processor
+    >>> build_image_processor(CaptionDataArguments(image_size=32)).crop_size["height"]
+    32
+    ```
     """
     whole = {}
     if args.squeeze_images is not None:
@@ -46,13 +58,13 @@ def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
         "image_mean": IMAGENET_DEFAULT_MEAN,
         "image_std": IMAGENET_DEFAULT_STD,
     }
-    # Not `CLIPImageProcessor`, which warns where torchvision is not installed. Saved files are the same, and
-    # `AutoImageProcessor` loads them with torchvision where there is one.
+    # `CLIPImageProcessor` would warn if torchvision is not installed. The saved files are the same, and
+    # `AutoImageProcessor` loads them with torchvision if it can.
     return CLIPImageProcessorPil(**fields | whole)
 
 
 def config_fields(args: SentenceEncoderArguments | CaptionerArguments) -> tuple[dict[str, Any], nn.Module | None]:
-    """The fields of a config that `args.model` and the backbone of `args.backbone` give, and that backbone if any."""
+    """Returns the config fields of `args.model` and of the backbone `args.backbone`, and that backbone or `None`."""
     if args.backbone is None:
         return dict(args.model), None
     backbone = load_backbone(args.backbone, args.trust_remote_code, args.backbone_stage)
@@ -60,7 +72,7 @@ def config_fields(args: SentenceEncoderArguments | CaptionerArguments) -> tuple[
 
 
 def fill_backbone(model: PreTrainedModel, pretrained: nn.Module | None) -> None:
-    """Gives the backbone of a new model, if it has one, its pretrained weights. A frozen one must have some."""
+    """Loads pretrained weights into the backbone of a new model. A frozen backbone must have them."""
     backbone = backbone_of(model)
     if backbone is None:
         return
@@ -68,6 +80,6 @@ def fill_backbone(model: PreTrainedModel, pretrained: nn.Module | None) -> None:
         backbone.load_state_dict(pretrained.state_dict())
     elif model.config.freeze_backbone:
         raise ValueError(
-            "the backbone would stay as it was drawn at random: give a pretrained one with `--backbone`, or train it "
-            "with `--model.freeze_backbone false`."
+            "the backbone would keep its random weights: give a pretrained one with `--backbone`, or train it with "
+            "`--model.freeze_backbone false`."
         )

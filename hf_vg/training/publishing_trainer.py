@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A Trainer and the Hub: cards that tell of the run, uploads that are whole or nothing, and resuming from there."""
+"""A Trainer for the Hub: model cards from the run, uploads in one commit, and resuming from the Hub."""
 
 import os
 import shutil
@@ -37,18 +37,18 @@ from .checkpoints import SETTINGS_NAME
 
 logger = logging.get_logger(__name__)
 EXAMPLE = "example.png"
-# In the folder of a checkpoint, what only Trainer needs.
+# Files of a checkpoint that only Trainer needs.
 _TRAINING_STATE = ("optimizer*", "scheduler*", "scaler*", "rng_state*", "trainer_state.json", "complete.json")
 
 
 class PublishingTrainer(Trainer):
     r"""
-    A [`Trainer`] that publishes from its main process, each time in one commit; writes the card of its model from the
-    run; and resumes from a checkpoint on the Hub.
+    A [`Trainer`] that uploads from its main process, in one commit each time, writes a model card from the run, and
+    resumes from a checkpoint on the Hub.
 
     Args:
         dataset_name (`str`, *optional*):
-            What the model is trained on, for its card.
+            The training data, for the model card.
     """
 
     push_in_progress: Any
@@ -59,8 +59,8 @@ class PublishingTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         r"""
-        As in [`Trainer`]; `resume_from_checkpoint` may also be `user/name` or `user/name@revision` on the Hub, whose
-        `last-checkpoint` or newest `checkpoint-*` it resumes from.
+        Trains like [`Trainer`]. `resume_from_checkpoint` can also be `user/name` or `user/name@revision` on the Hub:
+        training resumes from its `last-checkpoint` or its newest `checkpoint-*`.
         """
         with self.args.main_process_first(desc="downloading the checkpoint"):
             resume_from_checkpoint = checkpoint_folder(resume_from_checkpoint, self.args.hub_token)
@@ -79,18 +79,18 @@ class PublishingTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         r"""
-        Writes `README.md` in `output_dir`: what the model is and how to use it, what it was trained on and how, and
-        what came of it as far as it is known by now.
+        Writes `README.md` in `output_dir`: what the model is, how to use it, how it was trained, and the results that
+        are known so far.
 
         Args:
             dataset (`str`, *optional*):
-                What the model was trained on, if the trainer was not told.
+                The training data, if the trainer was created without `dataset_name`.
             license (`str`, *optional*):
-                Of the weights, as the Hub names it.
+                The licence of the weights, as the Hub names it.
             tags (`str` or `list[str]`, *optional*):
                 More tags.
             kwargs:
-                The other arguments of [`Trainer.create_model_card`], which this card has no use for.
+                Other arguments of [`Trainer.create_model_card`], which are ignored.
         """
         if not self.is_world_process_zero():
             return
@@ -106,7 +106,7 @@ class PublishingTrainer(Trainer):
         revision: str | None = None,
         **kwargs: Any,
     ) -> CommitInfo | Future | None:
-        """As in [`Trainer`], in one commit: a repository that others can load has all of the model or none of it."""
+        """Uploads the model in one commit. The upload succeeds completely or changes nothing."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         token = token if token is not None else self.args.hub_token
         if self.hub_model_id is None:
@@ -125,16 +125,16 @@ class PublishingTrainer(Trainer):
         num_images: int | None = None,
     ) -> None:
         r"""
-        The last step of a recipe, after the evaluation: writes the card with all that is known of the run, and uploads
-        it with the model if `push_to_hub` is set.
+        Writes the model card after the evaluation, and uploads it with the model if `push_to_hub` is set. This is the
+        last step of a recipe.
 
         Args:
             figure (`str` or `Path`, *optional*):
                 An image in `output_dir` that shows where the model looks.
             example (`PIL.Image.Image`, *optional*):
-                An image to try the model on. It is published, so it must be one that may be.
+                An image to try the model on. It is published, so you need the right to publish it.
             split (`str`, *optional*, defaults to `"test"`):
-                The split that was scored, by the dataset's own name for it.
+                The split that was scored, as the dataset names it.
             num_images (`int`, *optional*):
                 The number of images that were scored.
         """
@@ -152,7 +152,7 @@ class PublishingTrainer(Trainer):
     def _write_card(self, folder: Path, tags: str | list[str] | None = None) -> None:
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         base_model = model.config.name_or_path
-        # A folder of this machine is nothing to a stranger.
+        # A local folder means nothing to other people.
         self.run.base_model = base_model if "/" in base_model and not os.path.exists(base_model) else None
         self.run.hyperparameters = hyperparameters(self)
         model_card(model, self.hub_model_id or str(folder), self.run, tags).save(folder / CARD)
@@ -171,7 +171,7 @@ class PublishingTrainer(Trainer):
         return run_as_future(upload_folder, self.args.output_dir, self.hub_model_id, **arguments)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """The model as it is by now, and the checkpoint if `hub_strategy` asks for it, in one commit."""
+        """Uploads the current model, and the checkpoint if `hub_strategy` asks for it, in one commit."""
         args = self.args
         if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
             return
@@ -182,14 +182,14 @@ class PublishingTrainer(Trainer):
         self.callback_handler.on_push_begin(args, self.state, self.control)
         for left_by_a_kill in Path(args.output_dir).glob("_push-*"):
             shutil.rmtree(left_by_a_kill)
-        # Hard links, as training deletes old checkpoints while this one is still on its way.
+        # Hard links, since training may delete the checkpoint during the upload.
         staged = Path(tempfile.mkdtemp(dir=args.output_dir, prefix="_push-"))
         ignored = shutil.ignore_patterns(*_TRAINING_STATE, CARD)
         shutil.copytree(checkpoint_folder, staged, copy_function=os.link, ignore=ignored, dirs_exist_ok=True)
         if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             last = args.hub_strategy == HubStrategy.CHECKPOINT
             name = LAST_CHECKPOINT if last else Path(checkpoint_folder).name
-            # Its card is left out: it names a folder of this machine.
+            # Its card is left out: it names a local folder.
             ignored = shutil.ignore_patterns(CARD)
             shutil.copytree(checkpoint_folder, staged / name, copy_function=os.link, ignore=ignored)
         self._write_card(staged)
@@ -211,11 +211,11 @@ class PublishingTrainer(Trainer):
             logger.info("Waiting for the upload of the last checkpoint.")
         if (error := push.exception()) is not None:
             notes = " ".join(getattr(error, "__notes__", []))
-            logger.warning(f"A checkpoint could not be uploaded, and training went on: {error} {notes}")
+            logger.warning(f"A checkpoint could not be uploaded. Training continues. {error} {notes}")
 
 
 def hyperparameters(trainer: Trainer) -> dict[str, Any]:
-    """The settings of a run that decide what is learnt, as they are to be read."""
+    """The settings of a run that decide the result, formatted for the model card."""
     args = trainer.args
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     parts = f"{args.train_batch_size} x {args.gradient_accumulation_steps} steps x {args.world_size} processes"

@@ -53,8 +53,8 @@ from .checkpoints import (
 from .trainer import VgTrainer, use_all_cores
 
 
-PHOTO_BACKBONE = "microsoft/resnet-50"  # what photos are seen with by default
-# The size of a dry run. What a recipe has no argument for is left out.
+PHOTO_BACKBONE = "microsoft/resnet-50"  # the default backbone for photos
+# The size of a dry run. A recipe uses those that it has an argument for.
 DRY_RUN = {
     "num_train_images": 32, "num_eval_images": 8, "num_figures": 1, "num_scored_images": 4, "vocabulary_rows": 32,
     "num_examples": 1, "num_samples": 10, "num_candidates": 5, "batch_size": 4, "num_folds": 2,
@@ -62,7 +62,7 @@ DRY_RUN = {
     "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "report_to": "none",
     "push_to_hub": "false",
 }  # fmt: skip
-# Arguments of recipes that name what must be there before anything is computed, and what is written.
+# Arguments that name inputs, which must exist, and outputs.
 INPUT_PATHS = ("data_dir", "eval_data_dir", "images_dir", "entities_dir", "paraphrases_dir", "glove", "detections")
 CHECKPOINTS = ("checkpoint", "space", "model", "backbone", "text_model", "detector")
 OUTPUT_FOLDERS = ("output_dir", "features")
@@ -71,11 +71,19 @@ OUTPUT_FILES = ("metrics_file", "output", "universal_cache")
 
 def run_recipe(main: Callable[[], None]) -> None:
     r"""
-    Runs a recipe. An error that the user can cause is printed as one sentence, and as a traceback with `--debug`.
+    Runs a recipe. Errors that a user can cause are printed in one sentence, or as a traceback with `--debug`.
 
     Args:
         main (`Callable`):
             The recipe.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import run_recipe
+    >>> run_recipe(lambda: print("training"))
+    training
+    ```
     """
     try:
         with told_in_one_sentence(debug=len(without_debug(sys.argv)) < len(sys.argv)):
@@ -94,28 +102,37 @@ def start_recipe(
     checkpoint_config: str | Path | None = None,
 ) -> tuple[Any, ...]:
     r"""
-    Parses the arguments of a recipe, see [`parse_arguments`], checks all paths and checkpoints that they name, locks
-    `output_dir`, seeds everything and shares out the cores. With `--dry_run`, data are few and training is short, and
-    what would be written goes to a temporary folder that is deleted at exit.
+    Parses the arguments of a recipe with [`parse_arguments`], checks the paths and checkpoints that they name, locks
+    `output_dir`, sets the seed and shares the cores among processes. With `--dry_run`, the data are few, the training
+    is short, and all files are written to a temporary folder that is deleted at exit.
 
     Args:
         dataclass_types (`Sequence[type]`):
             The recipe's own dataclass, and [`VgTrainingArguments`] if it trains.
         default_config (`str` or `Path`):
-            The file that is read when there is no `--config`, and the data are scenes.
+            The config that is used without `--config` when the data are scenes.
         needs (`Mapping`, *optional*):
-            For an argument that names a checkpoint: where that comes from, and what makes a tiny one for a dry run.
+            For each argument that names a required checkpoint: how to get one, and a function that makes a tiny one
+            for a dry run.
         photo_config (`str` or `Path`, *optional*):
-            The file that is read when there is no `--config`, and flags name other data than scenes. By default none:
-            the arguments have their own defaults.
+            The config that is used without `--config` when flags name other data than scenes. By default the arguments
+            keep their own defaults.
         args (`Sequence[str]`, *optional*, defaults to the command line):
             The arguments.
         checkpoint_config (`str` or `Path`, *optional*):
-            The file that is read instead of both when there is no `--config`, and `--checkpoint` names a model to
-            train further.
+            The config that is used without `--config` when `--checkpoint` names a model to fine-tune.
 
     Returns:
         `tuple`: An instance of each dataclass.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import CaptionerArguments, VgTrainingArguments, start_recipe
+    >>> args, training_args = start_recipe(  # doctest: +SKIP
+    ...     (CaptionerArguments, VgTrainingArguments), "recipes/configs/show_attend_tell_scenes.yaml"
+    ... )
+    ```
     """
     flags = list(sys.argv[1:] if args is None else args)
     if checkpoint_config is not None and _value_of(flags, "checkpoint") not in (None, "null"):
@@ -159,7 +176,7 @@ def start_recipe(
 
 
 def _value_of(flags: Sequence[str], name: str) -> str | None:
-    """What a flag is given on the command line, if it is there."""
+    """The value of a flag on the command line, or `None`."""
     for flag, following in itertools.pairwise([*flags, ""]):
         if flag == f"--{name}":
             return following
@@ -169,12 +186,12 @@ def _value_of(flags: Sequence[str], name: str) -> str | None:
 
 
 def _photo_flags(flags: list[str], data: str, photo_config: str | Path | None) -> list[str]:
-    """Frees the photo defaults of what belongs to the dataset that they were written for."""
+    """Removes settings from the photo config that belong to one dataset."""
     implied = {}
     if photo_config is not None:
         settings = read_config(photo_config)
         if "dataset" in settings:
-            implied["dataset"] = "null"  # what is found in the folder
+            implied["dataset"] = "null"  # the format is detected in the folder
         if "output_dir" in settings:
             recipe = Path(sys.argv[0]).stem.removeprefix("train_")
             implied["output_dir"] = f"outputs/{recipe}_{Path(data).stem}"
@@ -185,22 +202,22 @@ def _photo_flags(flags: list[str], data: str, photo_config: str | Path | None) -
 
 
 def _choose_backbone(args: Any) -> None:
-    """A new model for photos sees with a pretrained network, unless the arguments describe its backbone."""
+    """Chooses a pretrained backbone for a new model of photos, unless the arguments describe one."""
     if not (isinstance(args, ModelArguments) and isinstance(args, CaptionDataArguments)) or args.dataset == "scenes":
         return
     starts_anew = not any(getattr(args, field.name) for field in fields(args) if field.name in ("checkpoint", "space"))
     if starts_anew and args.backbone is None and "backbone_config" not in args.model:
         args.backbone = PHOTO_BACKBONE
         PartialState().print(
-            f"Images are seen by the pretrained {PHOTO_BACKBONE} of the Hub. To use another network: --backbone NAME "
-            "or --backbone FOLDER."
+            f"The backbone is the pretrained {PHOTO_BACKBONE} of the Hub. To use another one: --backbone NAME or "
+            "--backbone FOLDER."
         )
 
 
 def check_paths(args: Any) -> None:
     r"""
-    Checks, before anything is loaded, that the files and folders which arguments name are there, that checkpoints are
-    of the right kind, and that outputs can be written.
+    Checks, before anything is loaded, that files and folders exist, that checkpoints have the right type, and that
+    outputs can be written.
 
     Args:
         args:
@@ -214,7 +231,7 @@ def check_paths(args: Any) -> None:
     writes_captions = isinstance(args, (CaptionDataArguments, GroundingReportArguments))
     tasks = {"checkpoint": "captions" if writes_captions else "regions", "space": "search", "model": "sentences"}
     for name in CHECKPOINTS:
-        if isinstance(values.get(name), str):  # and not the fields of a new model
+        if isinstance(values.get(name), str):  # `model` may also be the fields of a config
             try:
                 load_config(values[name], tasks.get(name), values["trust_remote_code"])
             except (OSError, ValueError) as error:
@@ -230,11 +247,11 @@ def check_paths(args: Any) -> None:
         if not above.is_dir():
             raise NotADirectoryError(f"--{name} {path}: {above} is not a folder.")
         if not os.access(above, os.W_OK):
-            raise PermissionError(f"--{name} {path}: you may not write into {above}.")
+            raise PermissionError(f"--{name} {path}: you have no permission to write to {above}.")
 
 
 def _write_elsewhere(instances: Sequence[Any]) -> Path:
-    """Lets a dry run write into a temporary folder, which all processes share, and returns it."""
+    """Makes a dry run write to a temporary folder that all processes share, and returns the folder."""
     state = PartialState()
     folder = [tempfile.mkdtemp(prefix="hf_vg_dry_run_") if state.is_main_process else ""]
     broadcast_object_list(folder)
@@ -262,12 +279,19 @@ def _end_dry_run(folder: str) -> None:
 
 def run_training(trainer: VgTrainer) -> None:
     r"""
-    Trains, and saves the model into `output_dir`. A training that was interrupted resumes from its newest complete
-    checkpoint, and ends as if it had not been interrupted.
+    Trains a model and saves it to `output_dir`. If the training was interrupted, it resumes from its newest complete
+    checkpoint. The result is bit-identical to that of an uninterrupted training.
 
     Args:
         trainer ([`VgTrainer`]):
-            Its arguments are those of [`start_recipe`].
+            The trainer, with arguments from [`start_recipe`].
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import run_training
+    >>> run_training(trainer)  # doctest: +SKIP
+    ```
     """
     args = trainer.args
     checkpoint = args.resume_from_checkpoint
@@ -315,6 +339,24 @@ def _checkpoint_to_resume(trainer: VgTrainer) -> str | None:
 
 
 def print_next_steps(training_args: VgTrainingArguments, text: str = "") -> None:
-    """Says where the checkpoint is and what to do with it. A dry run has none to show: it deletes what it writes."""
+    r"""
+    Prints where the checkpoint is and what to do with it. After a dry run, which keeps no checkpoint, it prints
+    nothing.
+
+    Args:
+        training_args ([`VgTrainingArguments`]):
+            The arguments of the training.
+        text (`str`, *optional*, defaults to `""`):
+            What to do with the checkpoint.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import VgTrainingArguments, print_next_steps
+    >>> print_next_steps(VgTrainingArguments("outputs"), "Caption an image: hf-vg caption image.png --model outputs")
+    <BLANKLINE>
+    The checkpoint is in outputs. Caption an image: hf-vg caption image.png --model outputs
+    ```
+    """
     if not training_args.dry_run:
         PartialState().print(f"\nThe checkpoint is in {training_args.output_dir}. {text}".rstrip())

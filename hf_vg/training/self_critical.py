@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Captioners that are trained for the score of what they say (Rennie et al., 2017)."""
+"""Self-critical training (Rennie et al., 2017): captioners learn to write captions with a higher score."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,7 +30,7 @@ from ..evaluation.tokenization import ptb_tokenize
 from .trainer import VgTrainer
 
 
-NO_WORD = "<none>"  # which no caption has
+NO_WORD = "<none>"  # a word that no reference has
 END = "<eos>"
 Reward = Callable[..., Sequence[float]]
 
@@ -67,8 +67,8 @@ def self_critical_reward(tokenizer: PreTrainedTokenizerBase, captions: Sequence[
 
 def caption_words(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str]) -> list[str]:
     """
-    Captions as words with spaces between them, and with an end token: otherwise nothing would be lost by captions that
-    break off. Words that a tokenizer of words does not know are its unknown word.
+    Captions as words with spaces between them, followed by an end token, so that captions without an end score less.
+    Words that a word tokenizer does not know become its unknown token.
     """
     if _has_words(tokenizer):
         return [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in tokenizer(list(captions))["input_ids"]]
@@ -82,14 +82,14 @@ def _has_words(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 class SelfCriticalTrainer(VgTrainer):
     r"""
-    A [`VgTrainer`] for captioners that can already speak. It scores the captions that a beam search finds for each
-    image. Captions that score more than the others of their image become likelier, and the others less likely. It
-    trains any captioner that [`load_captioner`] loads, and asks nothing special of a model: the trainer weighs the log
-    likelihoods of captions. Evaluations are those of [`VgTrainer`]. It logs the mean `reward`.
+    A [`VgTrainer`] for captioners that already write good captions. For each image, a beam search finds candidates,
+    and the reward scores them. Candidates above the mean of their image become likelier, the others less likely. The
+    trainer weighs the log likelihoods of captions, so that any captioner of [`load_captioner`] can be trained.
+    Evaluations are those of [`VgTrainer`]. The mean `reward` is logged.
 
-    Beams take the place of the paper's random samples, as in Cornia et al. (2020). They begin where decoding is:
-    samples score less than half of what it does, and for long are improved by saying the same about every image. They
-    are found with dropout, by which training images are as hard to describe as others.
+    Candidates come from a beam search, as in Cornia et al. (2020), and not from random samples as in the paper: random
+    samples score less than half as much, and improve for a long time by saying the same about every image. The search
+    runs with dropout, so that training images are as hard to describe as others.
 
     Args:
         data_collator ([`CaptionCollator`] or [`PromptedCaptionCollator`]):
@@ -98,7 +98,21 @@ class SelfCriticalTrainer(VgTrainer):
             Takes `completions` and the `references` of each, and returns a score for each completion. All are words
             with spaces between them, see [`self_critical_reward`].
         num_candidates (`int`, *optional*, defaults to 5):
-            Captions to compare per image, at least 2.
+            Number of candidates per image, at least 2.
+
+    Example:
+
+    ```python
+    >>> reward = self_critical_reward(processor.tokenizer, captions)  # doctest: +SKIP
+    >>> trainer = SelfCriticalTrainer(  # doctest: +SKIP
+    ...     model=model,
+    ...     args=VgTrainingArguments("outputs"),
+    ...     train_dataset=rows,
+    ...     data_collator=caption_collator(args, model, processor),
+    ...     processing_class=processor,
+    ...     reward=reward,
+    ... )
+    ```
     """
 
     def __init__(
@@ -116,7 +130,7 @@ class SelfCriticalTrainer(VgTrainer):
             )
         if self.args.max_length_difference is not None:
             raise ValueError(
-                "a caption is scored by all that people wrote of its image: leave out `max_length_difference`."
+                "a caption is compared with all references of its image: leave out `max_length_difference`."
             )
         self.reward, self.num_candidates = reward, num_candidates
         self.captions = data_collator  # makes the batches that captions are learned from
@@ -144,20 +158,21 @@ class SelfCriticalTrainer(VgTrainer):
             labels = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
             labels = labels.unflatten(0, (-1, self.num_candidates))  # (images, candidates, length)
             loss, outputs = super().compute_loss(model, {**inputs, "labels": labels}, True, **kwargs)
-            # A share of the loss that each caption has counts as often as its weight says.
+            # `loss` counts the loss of each caption once. This makes it count `weight` times.
             loss = loss + ((weights.flatten() - 1) * outputs["caption_losses"]).sum()
         return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> None:
-        return None  # captions are found later, as many of every image
+        return None  # the loss is a mean over candidates, which are not known yet
 
     @torch.no_grad()
     def find_candidates(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> list[list[list[int]]]:
         """For each image the tokens of the captions that a beam search finds, each up to its end token."""
         captioner = self.accelerator.unwrap_model(model)
-        # Only tokens that stand for images: what is never found cannot be unlearnt, and gathers what other words lose.
+        # Only placeholders of images are suppressed. A word that is never found cannot be unlearned, and gains the
+        # probability that other words lose.
         placeholders = (getattr(captioner.config, f"{name}_token_id", None) for name in ("image", "video"))
-        # With dropout, as in training: without it, captions of training photos are too good to learn much from.
+        # With dropout: without it, captions of training photos are too good to learn much from.
         sequences = captioner.generate(
             **inputs,
             generation_config=captioner.generation_config,
@@ -188,13 +203,13 @@ class SelfCriticalTrainer(VgTrainer):
             references=[captions for captions in known for _ in range(self.num_candidates)],
         )
         scores = torch.as_tensor(scores, dtype=torch.float32, device=self.args.device).view(-1, self.num_candidates)
-        self._parts["reward"].append(scores.mean())
+        self.log_part("reward", scores.mean())
         return (scores - scores.mean(dim=1, keepdim=True)) * self.num_candidates / (self.num_candidates - 1)
 
     def _words(self, ids: list[int]) -> str:
         tokenizer = self.processing_class.tokenizer
         if _has_words(tokenizer):
-            # To say that a word is unknown is never right.
+            # An unknown token is never right.
             return " ".join(tokenizer.convert_ids_to_tokens(ids)).replace(tokenizer.unk_token, NO_WORD)
         is_whole = ids[-1:] == [self.captions.end]
         words = ptb_tokenize(tokenizer.decode(ids, skip_special_tokens=True))

@@ -40,17 +40,23 @@ from .loss_parts import LossPartsMixin
 from .publishing_trainer import PublishingTrainer
 
 
-STAGED = "_saving"  # where a model is written before it is put in its place
+STAGED = "_saving"  # the folder that a model is written to before it is moved to its place
 # Of glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
 def use_all_cores() -> None:
     """
-    Makes the most of a machine without an accelerator. Its cores are shared out among the processes: `accelerate
-    launch` gives each one thread unless it is told otherwise, which leaves the other cores idle. And memory that was
-    freed is kept: glibc returns large blocks to the system at once, and to have the next one filled with zeros again
-    takes a third of the time of a convolutional network's forward pass.
+    Speeds up training on a machine without an accelerator. By default `accelerate launch` gives each process one
+    thread; this shares all cores among the processes. It also keeps freed memory: glibc returns large blocks to the
+    system, and filling the next block with zeros takes a third of the forward pass of a convolutional network.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import use_all_cores
+    >>> use_all_cores()
+    ```
     """
     if torch.accelerator.is_available():
         return
@@ -64,17 +70,39 @@ def use_all_cores() -> None:
 
 class VgTrainer(LossPartsMixin, PublishingTrainer):
     """
-    A [`Trainer`] that logs the named parts of a loss (`loss_caption`, `loss_attention`, ...), and does what
-    [`VgTrainingArguments`] ask for: batches of one length or of near lengths, another learning rate for the backbone,
-    early stopping. Its checkpoints hold the settings of the recipe, and are marked when they are complete. As a
-    [`PublishingTrainer`] it takes a `dataset_name` too.
+    A [`Trainer`] that logs the named parts of a loss (`loss_caption`, `loss_attention`, ...). [`VgTrainingArguments`]
+    add batches of similar lengths, a learning rate for the backbone, and early stopping. Checkpoints contain the
+    settings of the recipe, and are marked when they are complete. Like [`PublishingTrainer`], it takes a
+    `dataset_name`.
 
     Args:
         score (`Callable`, *optional*):
-            Takes the model in evaluation mode and returns metrics, which every evaluation logs beside the loss and
-            which `metric_for_best_model` may name. One process calls it, and the others wait.
+            Takes the model in evaluation mode and returns metrics. Every evaluation logs them, and
+            `metric_for_best_model` can name one. Only the main process calls it.
         eval_data_collator (`Callable`, *optional*):
             Makes the batches of evaluations, if that is not `data_collator`.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.data import CaptionCollator, train_word_tokenizer
+    >>> from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, build_captioner
+    >>> fields = {"backbone_config": None, "feature_size": 4, "embedding_size": 8, "hidden_size": 8}
+    >>> model, processor = build_captioner(CaptionerArguments(model=fields), train_word_tokenizer(["a dog"]))
+    >>> rows = [{"image_features": torch.randn(9, 4), "captions": ["a dog"]}] * 2
+    >>> args = VgTrainingArguments(
+    ...     "outputs", max_steps=1, save_strategy="no", remove_unused_columns=False, disable_tqdm=True
+    ... )
+    >>> collator = CaptionCollator(processor)
+    >>> trainer = VgTrainer(
+    ...     model=model, args=args, train_dataset=rows, data_collator=collator, processing_class=processor
+    ... )
+    >>> result = trainer.train()
+    {'train_runtime': ...}
+    >>> result.global_step
+    1
+    ```
     """
 
     data_collator: Any

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Joint spaces of images and sentences, made from a recipe's arguments."""
+"""Arguments and builders of the recipes for spaces of images and sentences."""
 
 from dataclasses import dataclass, field
 from os import PathLike
@@ -37,33 +37,55 @@ from .images import build_image_processor, config_fields, fill_backbone
 
 @dataclass
 class VseArguments(SentenceEncoderArguments):
-    """What `recipes/train_vse.py` trains, and on what."""
+    """
+    Arguments of `recipes/train_vse.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import VseArguments
+    >>> VseArguments(captions_per_image=2).captions_per_image
+    2
+    ```
+    """
 
     model_type: ClassVar[str] = "vse_scnlm"
-    vocab_size: int = field(default=100000, metadata={"help": "The most words to keep, special tokens included."})
+    vocab_size: int = field(
+        default=100000, metadata={"help": "Maximum number of words to keep, including special tokens."}
+    )
     captions_per_image: int = field(
         default=1,
         metadata={
-            "help": "Captions of an image that are drawn each time it is seen. With `max_length_difference` an image "
-            "is seen once with each of its captions in every epoch."
+            "help": "Number of captions that are drawn per image and batch. With `max_length_difference`, every epoch "
+            "uses each caption once."
         },
     )
     hardest_negatives_after: float | None = field(
         default=None,
         metadata={
-            "help": "Share of the training after which only the hardest negatives count, as `model.max_violation` "
-            "would have it from the start."
+            "help": "Share of the training after which only the hardest negatives count. `model.max_violation` does "
+            "this from the start."
         },
     )
 
 
 @dataclass
 class ScnlmArguments(ModelArguments, CaptionDataArguments):
-    """What `recipes/train_scnlm.py` trains, and on what."""
+    """
+    Arguments of `recipes/train_scnlm.py`.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import ScnlmArguments
+    >>> ScnlmArguments().tagger
+    'scenes'
+    ```
+    """
 
     model_type: ClassVar[str] = "vse_scnlm"
     space: str = field(
-        default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space, of recipes/train_vse.py."}
+        default="outputs/vse_scenes", metadata={"help": "Checkpoint of the space, from recipes/train_vse.py."}
     )
     tagger: str = field(
         default="scenes",
@@ -72,45 +94,80 @@ class ScnlmArguments(ModelArguments, CaptionDataArguments):
     glove: str | None = field(
         default=None,
         metadata={
-            "help": "Word vectors in GloVe's text format, of `model.word_size` numbers: start from their factors, and "
-            "all else as the authors' code for the nearest model does."
+            "help": "File of word vectors in GloVe's text format, with `model.word_size` numbers per word. The model "
+            "starts from their factors, and its other weights as in the authors' code for the most similar model."
         },
     )
-    max_caption_words: int | None = field(default=None, metadata={"help": "Captions of more words are left out."})
-    num_sentences: int = field(default=5000, metadata={"help": "Training sentences whose vectors are kept."})
-    num_candidates: int = field(default=1000, metadata={"help": "Templates that are filled for an image."})
-    similarity_weight: float = field(default=1.0, metadata={"help": "Of a caption's cosine with the image."})
-    language_model_weight: float = field(default=0.2, metadata={"help": "Of a caption's log probability a token."})
+    max_caption_words: int | None = field(default=None, metadata={"help": "Captions with more words are left out."})
+    num_sentences: int = field(default=5000, metadata={"help": "Number of training sentences whose vectors are kept."})
+    num_candidates: int = field(default=1000, metadata={"help": "Number of templates to fill per image."})
+    similarity_weight: float = field(default=1.0, metadata={"help": "Weight of the cosine between caption and image."})
+    language_model_weight: float = field(
+        default=0.2, metadata={"help": "Weight of the mean log probability of a caption's tokens."}
+    )
     content_weights: list[float] = field(
         default_factory=lambda: [1.0, 1.0, 1.0],
         metadata={
-            "help": "How often captions are decoded from the image's vector, the mean of its nearest words and that "
-            "of its nearest sentences, in proportion."
+            "help": "Shares of captions that are decoded from the image vector, from the mean of its nearest words, "
+            "and from the mean of its nearest sentences."
         },
     )
-    num_examples: int = field(default=10, metadata={"help": "Test images whose candidates are shown."})
+    num_examples: int = field(default=10, metadata={"help": "Number of test images whose candidates are shown."})
 
 
 @dataclass
 class RetrievalArguments(DryRunArguments, CaptionDataArguments):
-    """What `recipes/evaluate_retrieval.py` scores, and on what."""
+    """
+    Arguments of `recipes/evaluate_retrieval.py`.
 
-    space: str = field(default="outputs/vse_scenes", metadata={"help": "Checkpoint of the joint space."})
+    Example:
+
+    ```python
+    >>> from hf_vg.training import RetrievalArguments
+    >>> RetrievalArguments(space="openai/clip-vit-base-patch32", dataset="scenes").folds
+    1
+    ```
+    """
+
+    space: str = field(
+        default="outputs/vse_scenes",
+        metadata={
+            "help": "The model: a `vse_scnlm`, CLIP, SigLIP or another model that encodes images and sentences."
+        },
+    )
     split: str = field(default="test", metadata={"help": "`train`, `validation` or `test`."})
-    folds: int = field(default=1, metadata={"help": "5 for the 1K figures of COCO's 5,000 test images."})
-    batch_size: int = field(default=64, metadata={"help": "Images, or sentences, that are encoded at a time."})
+    folds: int = field(
+        default=1, metadata={"help": "Number of parts of the data to evaluate and average. Use 5 for COCO 1K results."}
+    )
+    batch_size: int = field(default=64, metadata={"help": "Number of images or sentences to encode at a time."})
     metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
 
 
 def build_vse(args: VseArguments, tokenizer: PreTrainedTokenizerBase) -> tuple[VseScnlmModel, VseScnlmProcessor]:
     r"""
-    Makes an untrained space, but for its backbone and GloVe vectors if `args` name any, and its processor.
+    Makes a new space and its processor. If `args` name a backbone or GloVe vectors, those parts are pretrained.
 
     Args:
         args ([`VseArguments`]):
-            The fields of the config, and the backbone or the size of images.
+            The fields of the config, and the backbone or the image size.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Gives the size of the vocabulary and the special tokens.
+            The tokenizer, which sets the vocabulary size and the special tokens.
+
+    Returns:
+        `tuple`: The model and its processor.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import train_word_tokenizer
+    >>> from hf_vg.training import VseArguments, build_vse
+    >>> backbone = {"model_type": "vgg", "depths": [1], "hidden_sizes": [4]}
+    >>> fields = {"backbone_config": backbone, "freeze_backbone": False, "feature_size": 4, "hidden_size": 8}
+    >>> args = VseArguments(model={**fields, "embedding_size": 8})
+    >>> model, processor = build_vse(args, train_word_tokenizer(["a dog runs"]))
+    >>> model.config.hidden_size
+    8
+    ```
     """
     fields, backbone = config_fields(args)
     config = VseScnlmConfig(**special_token_fields(tokenizer), **fields)
@@ -126,20 +183,26 @@ def initialize_scnlm(
     model: VseScnlmForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, glove: str | PathLike
 ) -> GloveReport:
     r"""
-    Starts the SC-NLM as the authors' code starts the nearest model, the multiplicative log-bilinear one: W_fk and W_fv
-    are the truncated singular value decomposition of word vectors, C and W_fd are drawn from N(0, 0.01), T^(j) and T_u
-    are Xavier, and biases are zero.
+    Initializes the SC-NLM as the authors' code initializes its most similar model, the multiplicative log-bilinear
+    one: W_fk and W_fv are the truncated singular value decomposition of word vectors, C and W_fd are drawn from
+    N(0, 0.01), T^(j) and T_u are Xavier, and biases are zero.
 
     Args:
         model ([`VseScnlmForConditionalGeneration`]):
-            Its decoder is changed, and its space is not.
+            The model. Only its decoder changes.
         tokenizer ([`PreTrainedTokenizerFast`]):
-            Says which row belongs to which word.
+            The tokenizer, which maps words to rows.
         glove (`str` or `PathLike`):
-            A file in GloVe's text format, with vectors of `config.word_size` numbers.
+            A file in GloVe's text format, with `config.word_size` numbers per word.
 
     Returns:
-        [`GloveReport`]: The words found and missing.
+        [`GloveReport`]: The words that were found and those that are missing.
+
+    Example:
+
+    ```python
+    >>> report = initialize_scnlm(model, tokenizer, "glove.6B.300d.txt")  # doctest: +SKIP
+    ```
     """
     decoder, config = model.decoder, model.config
     rank = min(config.word_size, config.vocab_size)
@@ -165,17 +228,33 @@ def initialize_scnlm(
 
 def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSpace, batch_size: int) -> torch.Tensor:
     r"""
-    The vectors of a dataset's images, by way of cached features if the arguments name a cache.
+    Encodes the images of a dataset. If the arguments name a feature cache, features are read from it.
 
     Args:
         args ([`CaptionDataArguments`]):
-            Whether features are cached.
+            The arguments, which may name a feature cache.
         dataset ([`~datasets.Dataset`]):
             Rows with an `image`.
         space ([`EmbeddingSpace`]):
-            Encodes them.
+            The model.
         batch_size (`int`):
-            Images that are encoded at a time.
+            Number of images to encode at a time.
+
+    Returns:
+        `torch.FloatTensor` of shape `(images, size)`: Unit vectors.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from datasets import Dataset
+    >>> from hf_vg.pipelines import load_space
+    >>> from hf_vg.training import RetrievalArguments, encode_rows
+    >>> rows = Dataset.from_list([{"image": scene["image"]} for scene in hf_vg.examples.scenes()[:2]])
+    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> len(encode_rows(RetrievalArguments(), rows, space, batch_size=2))
+    2
+    ```
     """
     images = undecoded(dataset)["image"]
     if args.features is not None:
@@ -194,7 +273,28 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSp
 
 
 def vse_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """What [`Trainer`] calls on the vectors of all pairs; an image that has several sentences is one candidate."""
+    r"""
+    Computes retrieval metrics from the vectors of all pairs, as the `compute_metrics` of a [`Trainer`]. An image with
+    several sentences is one candidate.
+
+    Args:
+        prediction ([`EvalPrediction`]):
+            Vectors of images and of sentences, and the number of the image of each pair.
+
+    Returns:
+        `dict[str, float]`: The metrics of [`retrieval_metrics`].
+
+    Example:
+
+    ```python
+    >>> import numpy as np
+    >>> from transformers import EvalPrediction
+    >>> from hf_vg.training import vse_metrics
+    >>> vectors = np.eye(2, dtype="float32")
+    >>> vse_metrics(EvalPrediction((vectors, vectors), np.array([7, 9])))["text_to_image_r1"]
+    100.0
+    ```
+    """
     image_embeds, text_embeds = (torch.from_numpy(array) for array in prediction.predictions)
     _, first, image_of_text = np.unique(prediction.label_ids, return_index=True, return_inverse=True)
     return retrieval_metrics(image_embeds[torch.from_numpy(first)], text_embeds, image_of_text)

@@ -71,7 +71,7 @@ def test_mappings_are_merged_key_by_key(tmp_path):
         ("", ["--xyzzy=2"], "unknown argument --xyzzy."),
         ("", ["--options.a"], "--options.a needs a value"),
         ("", ["--options.a", "["], "not YAML"),
-        ("", ["stray"], "'stray' belongs to no flag"),
+        ("", ["stray"], "'stray' does not belong to a flag"),
         ("", ["--width", "many"], "invalid int value: 'many'"),
     ],
 )
