@@ -52,9 +52,11 @@ class EmbeddingQuery:
     Example:
 
     ```python
+    >>> from pathlib import Path
     >>> import hf_vg
     >>> from hf_vg.pipelines import load_space
-    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> from hf_vg.training import tiny_space
+    >>> space = load_space(tiny_space(Path("tiny_space")))
     >>> query = space.image(hf_vg.examples.scenes()[0]["image"]) - "blue" + "red"
     >>> query.vector.dim()
     1
@@ -89,8 +91,10 @@ class EmbeddingSpace:
     Example:
 
     ```python
+    >>> from pathlib import Path
     >>> import hf_vg
-    >>> space = hf_vg.EmbeddingSpace.from_pretrained(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> from hf_vg.training import tiny_space
+    >>> space = hf_vg.EmbeddingSpace.from_pretrained(tiny_space(Path("tiny_space")))
     >>> scenes = [scene["image"] for scene in hf_vg.examples.scenes()]
     >>> vectors = space.encode_images(scenes)
     >>> len(space.search("a red circle", vectors, top_k=2))

@@ -43,7 +43,7 @@ class ImageToTextPipeline(Pipeline):
     >>> import hf_vg
     >>> from transformers import pipeline
 
-    >>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> captioner = pipeline("image-to-text", model=hf_vg.examples.checkpoint("spatial_transformer"))
     >>> (caption,) = captioner(hf_vg.examples.scenes()[0]["image"], return_attention=True)
     >>> len(caption["words"]) == len(caption["attention"]) == len(caption["generated_text"].split())
     True

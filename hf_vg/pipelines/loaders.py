@@ -150,7 +150,7 @@ def attention_problem(captioner: ImageToTextPipeline, image: Any) -> str | None:
     ```python
     >>> import hf_vg
     >>> from hf_vg.pipelines import attention_problem, load_captioner
-    >>> captioner = load_captioner(hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> captioner = load_captioner(hf_vg.examples.checkpoint("spatial_transformer"))
     >>> attention_problem(captioner, hf_vg.examples.scenes()[0]["image"]) is None
     True
     ```
@@ -179,9 +179,11 @@ def load_space(name_or_path: str, trust_remote_code: bool = False) -> EmbeddingS
     Example:
 
     ```python
+    >>> from pathlib import Path
     >>> import hf_vg
     >>> from hf_vg.pipelines import load_space
-    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> from hf_vg.training import tiny_space
+    >>> space = load_space(tiny_space(Path("tiny_space")))
     >>> vectors = space.encode_images([scene["image"] for scene in hf_vg.examples.scenes()])
     >>> best = space.search("a red circle", vectors, top_k=1)
     >>> sorted(best[0])
@@ -242,9 +244,10 @@ def load_sentence_encoder(
     Example:
 
     ```python
-    >>> import hf_vg
+    >>> from pathlib import Path
     >>> from hf_vg.pipelines import load_sentence_encoder
-    >>> model, tokenizer = load_sentence_encoder(hf_vg.examples.checkpoint("self_attn_grounded_encoder"))
+    >>> from hf_vg.training import tiny_encoder
+    >>> model, tokenizer = load_sentence_encoder(tiny_encoder(Path("tiny_encoder")))
     >>> type(model).__name__.startswith("SelfAttnGroundedEncoder")
     True
     ```

@@ -53,9 +53,10 @@ def store_folder(space: EmbeddingSpace, directory: str | os.PathLike | None = No
     Example:
 
     ```python
-    >>> import hf_vg
+    >>> from pathlib import Path
     >>> from hf_vg.pipelines import load_space, store_folder
-    >>> folder = store_folder(load_space(hf_vg.examples.checkpoint("vse_scnlm")), "index")
+    >>> from hf_vg.training import tiny_space
+    >>> folder = store_folder(load_space(tiny_space(Path("tiny_space"))), "index")
     >>> folder.parent.name, len(folder.name)
     ('index', 32)
     ```
@@ -78,13 +79,15 @@ class VectorStore:
     Example:
 
     ```python
+    >>> from pathlib import Path
     >>> import hf_vg
     >>> from hf_vg.pipelines import VectorStore, load_space, store_folder
+    >>> from hf_vg.training import tiny_space
     >>> paths = []
     >>> for number, scene in enumerate(hf_vg.examples.scenes()[:3]):
     ...     paths.append(f"{number}.png")
     ...     scene["image"].save(paths[-1])
-    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> space = load_space(tiny_space(Path("tiny_space")))
     >>> store = VectorStore(store_folder(space, "index"))
     >>> for path in store.missing(paths):
     ...     store.add(path, space.encode_images([path])[0])

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Builders and loaders of captioners for `recipes/train_captioner.py`."""
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -81,9 +82,10 @@ def caption_collator(
     ```python
     >>> import hf_vg
     >>> from hf_vg.training import CaptionerArguments, caption_collator, load_captioner
-    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("spatial_transformer"))
     >>> model, processor = load_captioner(args)
-    >>> batch = caption_collator(args, model, processor)(hf_vg.examples.scenes()[:2])
+    >>> rows = [{"image": row["image"], "captions": row["captions"]} for row in hf_vg.examples.scenes()[:2]]
+    >>> batch = caption_collator(args, model, processor)(rows)
     >>> sorted(batch)
     ['labels', 'pixel_values']
     ```
@@ -122,7 +124,7 @@ def caption_scorer(
     >>> import hf_vg
     >>> from datasets import Dataset
     >>> from hf_vg.training import CaptionerArguments, caption_collator, caption_scorer, load_captioner
-    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("show_attend_tell"))
+    >>> args = CaptionerArguments(checkpoint=hf_vg.examples.checkpoint("spatial_transformer"))
     >>> model, processor = load_captioner(args)
     >>> scenes = hf_vg.examples.scenes()[:2]
     >>> rows = Dataset.from_list([{"image": row["image"], "captions": row["captions"]} for row in scenes])
@@ -137,10 +139,12 @@ def caption_scorer(
 
     def score(model: PreTrainedModel) -> dict[str, float]:
         texts, references = [], []
+        settings = copy.deepcopy(model.generation_config)
+        settings.do_sample = False
         for start in trange(0, len(rows), batch_size, desc="Captioning", unit="batch", leave=False):
             batch = [rows[index] for index in range(start, min(start + batch_size, len(rows)))]
             inputs = {name: tensor.to(model.device) for name, tensor in collator.prompts(batch).items()}
-            sequences = model.generate(**inputs, generation_config=model.generation_config, do_sample=False)
+            sequences = model.generate(**inputs, generation_config=settings)
             prompted = "input_ids" in inputs and not model.config.is_encoder_decoder
             length = inputs["input_ids"].shape[1] if prompted else 0
             texts += collator.processor.batch_decode(sequences[:, length:], skip_special_tokens=True)
@@ -237,7 +241,7 @@ def load_captioner(args: CaptionerArguments) -> tuple[PreTrainedModel, Processor
     ```python
     >>> import hf_vg
     >>> from hf_vg.training import CaptionerArguments, load_captioner
-    >>> folder = hf_vg.examples.checkpoint("show_attend_tell")
+    >>> folder = hf_vg.examples.checkpoint("spatial_transformer")
     >>> model, processor = load_captioner(CaptionerArguments(checkpoint=folder, num_beams=3))
     >>> model.generation_config.num_beams
     3

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Self-critical training (Rennie et al., 2017): captioners learn to write captions with a higher score."""
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -173,14 +174,14 @@ class SelfCriticalTrainer(VgTrainer):
         # probability that other words lose.
         placeholders = (getattr(captioner.config, f"{name}_token_id", None) for name in ("image", "video"))
         # With dropout: without it, captions of training photos are too good to learn much from.
-        sequences = captioner.generate(
-            **inputs,
-            generation_config=captioner.generation_config,
+        settings = copy.deepcopy(captioner.generation_config)
+        settings.update(
             do_sample=False,
             num_beams=self.num_candidates,
             num_return_sequences=self.num_candidates,
             suppress_tokens=[token for token in placeholders if token is not None],
         )
+        sequences = captioner.generate(**inputs, generation_config=settings)
         is_prompt = "input_ids" in inputs and not captioner.config.is_encoder_decoder
         start = inputs["input_ids"].shape[1] if is_prompt else 1  # the start token
         ends = captioner.generation_config.eos_token_id

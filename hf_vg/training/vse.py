@@ -246,12 +246,13 @@ def encode_rows(args: CaptionDataArguments, dataset: Dataset, space: EmbeddingSp
     Example:
 
     ```python
+    >>> from pathlib import Path
     >>> import hf_vg
     >>> from datasets import Dataset
     >>> from hf_vg.pipelines import load_space
-    >>> from hf_vg.training import RetrievalArguments, encode_rows
+    >>> from hf_vg.training import RetrievalArguments, encode_rows, tiny_space
     >>> rows = Dataset.from_list([{"image": scene["image"]} for scene in hf_vg.examples.scenes()[:2]])
-    >>> space = load_space(hf_vg.examples.checkpoint("vse_scnlm"))
+    >>> space = load_space(tiny_space(Path("tiny_space")))
     >>> len(encode_rows(RetrievalArguments(), rows, space, batch_size=2))
     2
     ```
