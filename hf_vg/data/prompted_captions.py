@@ -101,7 +101,7 @@ class PromptedCaptionCollator:
         if config.model_type == "blip":
             configs = [text_config]
         starts = (getattr(part, name, None) for name in names for part in configs)
-        self.start = next((start for start in starts if start is not None), None)
+        self.start: Any = next((start for start in starts if start is not None), None)
         self.end = end_token(config, processor.tokenizer)
         self.max_caption_words = max_caption_words
         self.strict = strict

@@ -222,7 +222,7 @@ def pointing_reward(
         else:
             of_words = np.asarray(maps[row], dtype=np.float64)
             of_words = of_words.reshape(-1, *of_words.shape[-2:])
-            hits = grounding_rows(of_words, [right] * len(of_words), [size] * len(of_words))[:, 0]
+            hits = grounding_rows(list(of_words), [right] * len(of_words), [size] * len(of_words))[:, 0]
         rewards.append(float(np.mean(hits)) if len(hits) else 0.0)
     return rewards
 
@@ -230,7 +230,9 @@ def pointing_reward(
 def _centres(text: str, size: tuple[float, float], scale: float | None) -> list[tuple[float, float]]:
     """The centres of the boxes in a text, in pixels."""
     width, height = size
-    found = [(box, 1024, (1, 0, 3, 2)) for box in _PALIGEMMA.findall(text)]
+    found: list[tuple[Any, float | None, tuple[int, ...]]] = [
+        (box, 1024, (1, 0, 3, 2)) for box in _PALIGEMMA.findall(text)
+    ]
     found += [(box, 1000, (0, 1, 2, 3)) for box in _FLORENCE.findall(text)]
     found += [(box, scale, (0, 1, 2, 3)) for box in _BRACKETS.findall(text)]
     centres = []

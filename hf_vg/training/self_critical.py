@@ -134,7 +134,7 @@ class SelfCriticalTrainer(VgTrainer):
                 "a caption is compared with all references of its image: leave out `max_length_difference`."
             )
         self.reward, self.num_candidates = reward, num_candidates
-        self.captions = data_collator  # makes the batches that captions are learned from
+        self.captions: Any = data_collator  # makes the batches that captions are learned from
         self.data_collator = self._prompts
 
     def _prompts(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class SelfCriticalTrainer(VgTrainer):
         ranks = (
             [slice(None)] if self.captions.packs else [slice(rank, rank + 1) for rank in range(self.num_candidates)]
         )
-        total, count, outputs = 0.0, 0, None
+        total, count, outputs = weights.new_zeros(()), 0, None
         for rank in ranks:
             some = [group[rank] for group in candidates]
             batch = self.captions.batch(prompts, some)
