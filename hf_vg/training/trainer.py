@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, PreTrainedModel
+from transformers import EarlyStoppingCallback, PreTrainedModel, VisionEncoderDecoderModel
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, rotate_checkpoints, seed_worker
 from transformers.utils import CONFIG_NAME
@@ -121,7 +121,7 @@ class VgTrainer(LossPartsMixin, PublishingTrainer):
         self._count_loss_items = getattr(self.model, "count_loss_items", None)
         if self._count_loss_items is not None:
             self.model_accepts_loss_kwargs = True
-        if self.model.config.model_type == "vision-encoder-decoder":
+        if isinstance(self.model, VisionEncoderDecoderModel):
             # It takes the number of words of a step, and does not divide its loss by it.
             self.model_accepts_loss_kwargs = False
         self.add_callback(ResumeExactly)
