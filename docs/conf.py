@@ -74,8 +74,18 @@ def read_page(app, docname, source):
         file = root / PAGES[docname]
         app.env.note_dependency(str(file))
         source[0] = re.sub(r"\]\((?!\w+:|#|docs/)", "](../", file.read_text("utf-8")).replace("](docs/", "](")
+    source[0] = re.sub("<!-- results: (.+) -->", results, source[0])
     for page, file in PAGES.items():
         source[0] = source[0].replace(f"](../{file}", f"]({page}.md").replace(f"](../../{file}", f"](../{page}.md")
+
+
+def results(match):
+    """A section of RESULTS.md, for a page of `systems`."""
+    text = (Path(__file__).parents[1] / "RESULTS.md").read_text("utf-8")
+    section = re.search(rf"^## {re.escape(match[1])}\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S)
+    if section is None:
+        raise ValueError(f"RESULTS.md has no section {match[1]!r}")
+    return re.sub(r"\]\((?!\w+:|#|docs/)", "](../../", section[1]).replace("](docs/", "](../")
 
 
 def setup(app):

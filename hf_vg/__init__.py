@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from .evaluation import caption_metrics, evaluate_sentences, retrieval_metrics
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported on first use: these import `datasets`, which takes a second, and loading a model does not need it.
 _LAZY = {

@@ -35,6 +35,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ from tests.common import ROOT
 
 PAGES = {
     str(path.relative_to(ROOT)): path
-    for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if not {"_build", "notebooks"} & set(path.relative_to(ROOT).parts)
 }
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
@@ -86,8 +87,8 @@ def kind(command: str) -> str:
 class Reader:
     """Runs the blocks of a page in the working folder. Python blocks share their names, as in one session."""
 
-    def __init__(self, dry_runs: bool = False):
-        self.names: dict = {"__name__": "__main__"}
+    def __init__(self, dry_runs: bool = False, **names: Any):
+        self.names = {"__name__": "__main__", **names}
         self.dry_runs = dry_runs
         self.printed = ""
 
@@ -108,7 +109,7 @@ class Reader:
             same = doctest.OutputChecker().check_output(block.code, self.printed, flags)
             assert same or self.printed == "...", f"printed\n{self.printed}"
             return
-        output = io.StringIO()
+        output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # a stream like standard output
         with contextlib.redirect_stdout(output):
             if block.language == "python":
                 if not self.dry_runs:
@@ -116,7 +117,8 @@ class Reader:
             else:
                 for command in block.commands():
                     self.shell(command)
-        self.printed = "..." if self.dry_runs else output.getvalue()
+        output.flush()
+        self.printed = "..." if self.dry_runs else output.buffer.getvalue().decode()
 
     def shell(self, command: str) -> None:
         words = shlex.split(command)
@@ -142,7 +144,7 @@ class Reader:
         return sorted(map(str, Path().glob(word))) or [word] if "*" in word else [word]
 
     def parse(self, recipe: Path, flags: list[str]) -> None:
-        """Runs a recipe up to where its arguments are known to be right."""
+        """Runs a recipe up to where its arguments are known to be right, or until it has told its flags."""
         import hf_vg.training as training
 
         class Parsed(Exception):
@@ -156,12 +158,14 @@ class Reader:
             patch.setattr(training, "start_recipe", start_recipe)
             patch.setattr(training, "run_recipe", lambda main: main())
             patch.setattr(sys, "argv", [str(recipe), *flags])
-            with pytest.raises(Parsed):
+            with pytest.raises(SystemExit if "--help" in flags else Parsed):
                 runpy.run_path(str(recipe), run_name="__main__")
 
     def dry_run(self, recipe: Path, flags: list[str]) -> None:
         from tests.training.test_recipes import Recipes
 
+        if "--help" in flags:
+            return
         Path("temporary").mkdir(exist_ok=True)
         Recipes(Path()).run(recipe.stem, [*flags, *([] if "--dry_run" in flags else ["--dry_run"])])
 

@@ -19,11 +19,15 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import hf_vg
+from hf_vg import examples
 from hf_vg.data import load_scenes
 from tests.common import ROOT, random_images
 from tests.documentation import PAGES, Reader, blocks, kind, listing
-from tests.interpretation.any_processors import save
+from tests.interpretation.any_models import tiny
+from tests.interpretation.any_processors import PROCESSORS, save
 
 
 def write_photos(folder: Path) -> None:
@@ -54,6 +58,12 @@ def reader_folder(tmp_path, monkeypatch):
     def make(page: str) -> None:
         (tmp_path / "recipes").symlink_to(ROOT / "recipes")
         text = PAGES[page].read_text(encoding="utf-8")
+        for name in examples.CHECKPOINTS:
+            if (
+                re.search(rf'(checkpoint\("|--model |--checkpoint ){name}\b', text)
+                and not Path(examples.checkpoint(name)).exists()
+            ):
+                pytest.skip(f"the example checkpoint {name} is not there yet")
         for name, write in STAND_INS.items():
             if re.search(rf"(?<![\w/]){re.escape(name)}\b", text):
                 write(tmp_path / name)
@@ -78,7 +88,23 @@ WITH_RECIPES = [
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_runs(page, reader_folder):
     reader_folder(page)
-    Reader().read(page)
+    Reader(**(names_of_a_reader() if page == "README.md" else {})).read(page)
+
+
+def names_of_a_reader() -> dict:
+    """README's two lines around `generate` are for a model that the reader has."""
+    model, _ = tiny("llava")
+    processor = PROCESSORS["llava"]()
+    model.generation_config.max_new_tokens = 4
+    inputs = processor(images=Image.new("RGB", (20, 20)), text="<image>what", return_tensors="pt")
+    return {"model": model, "processor": processor, "inputs": inputs}
+
+
+def test_two_lines_around_generate_give_maps():
+    snippet = next(block.code for block in blocks("README.md") if "record_attention" in block.code)
+    names = names_of_a_reader()
+    exec(snippet, names)
+    assert names["maps"] and all(word and where.shape == (4, 4) for word, where in names["maps"])
 
 
 @pytest.mark.slow
@@ -116,3 +142,26 @@ def headings(text: str) -> set[str]:
     """The names that GitHub and the site give to headings."""
     titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_readme_is_short_and_its_results_are_those_of_results():
+    readme, results = (ROOT.joinpath(name).read_text(encoding="utf-8") for name in ("README.md", "RESULTS.md"))
+    assert len(readme.split()) <= 900
+    rows = [line.split("|") for line in readme.partition("## Results")[2].splitlines() if line.startswith("| ")]
+    numbers = {number for row in rows for cell in row[3:5] for number in re.findall(r"\d+\.\d+", cell)}
+    assert len(numbers) > 20 and not [number for number in numbers if not re.search(rf"\b{number}\b", results)]
+
+
+def test_one_version_everywhere():
+    texts = {name: ROOT.joinpath(name).read_text(encoding="utf-8") for name in ("pyproject.toml", "CITATION.cff")}
+    assert f'version = "{hf_vg.__version__}"' in texts["pyproject.toml"]
+    assert f"version: {hf_vg.__version__}" in texts["CITATION.cff"]
+    assert f"## [{hf_vg.__version__}]" in ROOT.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_commands_do_not_let_accelerate_add_its_traceback():
+    """Without `--quiet` it prints a traceback of its own after the one sentence of a recipe."""
+    texts = [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "hf_vg").rglob("*.py")]
+    texts += [path for path in (ROOT / "recipes").rglob("*") if path.suffix in (".md", ".py", ".sh", ".yaml")]
+    commands = [line for path in texts for line in re.findall("accelerate launch [-r].*", path.read_text("utf-8"))]
+    assert len(commands) > 30 and not [line for line in commands if "--quiet" not in line]

@@ -21,11 +21,17 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def convert(lines: list[str]) -> list[str]:
-    """Markdown to reStructuredText, line by line: a span of code does not go over the end of a line."""
+    """Markdown to reStructuredText, line by line."""
     converted: list[str] = []
     indent = None  # of the fence that is open
+    waiting = ""  # a line with a code span that ends on the next one
     for line in lines:
         fence = _FENCE.match(line)
+        if indent is None and not fence:
+            line, waiting = f"{waiting} {line.strip()}" if waiting else line, ""
+            if line.count("`") % 2 and line.strip():
+                waiting = line
+                continue
         if indent is None and fence:
             indent = fence[1]
             converted += ["", f"{indent}.. code-block:: {fence[2] or 'text'}", ""]
@@ -36,7 +42,7 @@ def convert(lines: list[str]) -> list[str]:
             converted.append(f"    {line}" if line.strip() else "")
         else:
             converted.append(_inline(line))
-    return converted
+    return [*converted, _inline(waiting)] if waiting else converted
 
 
 def _inline(line: str) -> str:
