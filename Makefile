@@ -97,7 +97,7 @@ wheel: setup  ## Build the wheel, install it into a clean environment, and capti
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/python -c "import hf_vg; assert '.venv-wheel' in hf_vg.__file__, hf_vg.__file__"
-	cd dist && ../.venv-wheel/bin/hf-vg caption --examples --model spatial_transformer --quiet
+	cd dist && ../.venv-wheel/bin/hf-vg caption --examples
 
 clean:  ## Remove the environment and what was made
 	rm -rf $(VENV) .venv-oldest .venv-wheel outputs build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache

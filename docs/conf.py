@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "markdown_docstrings",
+    "mathml",
 ]
 exclude_patterns = ["_build", "_ext"]
 
@@ -53,6 +54,7 @@ html_title = f"hf_vg {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_math_renderer = "mathml"
 html_theme_options = {"navigation_with_keys": True}
 copybutton_exclude = ".linenos, .gp, .go"
 

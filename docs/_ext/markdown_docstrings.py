@@ -75,6 +75,12 @@ def _process(app: Sphinx, what: str, name: str, obj: object, options: object, li
     lines[:] = convert(lines)
 
 
+def _without_signature(app: Sphinx, what: str, name: str, *args: object) -> tuple[str, None] | None:
+    """That of a config has forty arguments, which its docstring explains."""
+    return ("", None) if what == "class" and name.endswith(("Config", "Arguments")) else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-signature", _without_signature)
     app.connect("autodoc-process-docstring", _process, priority=400)  # before napoleon, which reads `Args:`
     return {"parallel_read_safe": True, "parallel_write_safe": True}
