@@ -13,13 +13,10 @@
 # limitations under the License.
 """The notebooks of the documentation run from top to bottom, offline."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from hf_vg import examples
 from tests.common import ROOT
 
 
@@ -31,9 +28,6 @@ NOTEBOOKS = sorted(path for path in (ROOT / "docs" / "notebooks").glob("*.md") i
 def test_notebook_runs(path, tmp_path, monkeypatch):
     from myst_nb.core.read import read_myst_markdown_notebook
 
-    for name in examples.CHECKPOINTS:
-        if f'"{name}"' in path.read_text(encoding="utf-8") and not Path(examples.checkpoint(name)).exists():
-            pytest.skip(f"the example checkpoint {name} is not there yet")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
