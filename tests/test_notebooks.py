@@ -21,10 +21,15 @@ from tests.common import ROOT
 
 
 pytest.importorskip("myst_nb")
-NOTEBOOKS = sorted(path for path in (ROOT / "docs" / "notebooks").glob("*.md") if path.stem != "index")
+# One of them runs with the fast tests.
+NOTEBOOKS = [
+    pytest.param(path, id=path.stem, marks=[] if path.stem == "explain" else pytest.mark.slow)
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.md"))
+    if path.stem != "index"
+]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs(path, tmp_path, monkeypatch):
     from myst_nb.core.read import read_myst_markdown_notebook
 
