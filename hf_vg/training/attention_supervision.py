@@ -58,15 +58,19 @@ ONE_STREAM = {
 
 class AttentionSupervisionMixin(LossPartsMixin):
     r"""
-    Put it in front of a [`Trainer`], a [`Seq2SeqTrainer`] or TRL's `SFTTrainer`, and words also learn where to look:
+    Put it in front of a [`Trainer`], a [`Seq2SeqTrainer`] or TRL's `SFTTrainer`, and words also learn where to look.
+    The trainer then logs `loss_attention` beside `loss`.
 
     ```python
-    class MyTrainer(AttentionSupervisionMixin, SFTTrainer):
-        pass
+    >>> from trl import SFTTrainer
+    >>> from hf_vg.training import AttentionSupervisionMixin
 
-    trainer = MyTrainer(model=model, args=args, train_dataset=rows, data_collator=PhraseChatCollator(processor))
-    trainer.train()  # logs `loss_attention` beside `loss`
+    >>> class MyTrainer(AttentionSupervisionMixin, SFTTrainer):
+    ...     pass
+
     ```
+
+    Give it a collator such as [`PhraseChatCollator`]. [`AttentionSupervisedTrainer`] has an example that trains.
 
     The model may be of any family that [`record_attention`] knows. Its attention stays SDPA: probabilities are
     computed only for the words that have a target. A word that the model writes is supervised at the position that
@@ -364,16 +368,35 @@ class AttentionSupervisedTrainer(AttentionSupervisionMixin, Trainer):
     r"""
     A [`Trainer`] that also teaches words where to look. See [`AttentionSupervisionMixin`] for its arguments.
 
+    Example:
+
     ```python
+    >>> import tempfile
+    >>> from transformers import TrainingArguments
+    >>> from hf_vg.data import PromptedCaptionCollator, grounded_scenes, load_scenes, train_word_tokenizer
+    >>> from hf_vg.training import AttentionSupervisedTrainer, CaptionerArguments, build_captioner
+
+    >>> rows = grounded_scenes(load_scenes(8, 0, 0)["train"])  # with `image`, `captions`, `phrases` and `boxes`
+    >>> vision = {"image_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    >>> text = {**vision, "num_attention_heads": 2, "encoder_hidden_size": 16}
+    >>> del text["image_size"]
+    >>> fields = {"vision_config": {**vision, "num_attention_heads": 2}, "text_config": text}
+    >>> tokenizer = train_word_tokenizer(caption for captions in rows["captions"] for caption in captions)
+    >>> model, processor = build_captioner(CaptionerArguments(model_type="blip", model=fields), tokenizer)
+    >>> folder = tempfile.TemporaryDirectory()
     >>> trainer = AttentionSupervisedTrainer(
     ...     model=model,
-    ...     args=TrainingArguments("outputs", remove_unused_columns=False),
-    ...     train_dataset=rows,  # with `image`, `captions`, `phrases` and `boxes`
+    ...     args=TrainingArguments(folder.name, max_steps=2, logging_steps=1, remove_unused_columns=False),
+    ...     train_dataset=rows,
     ...     data_collator=PromptedCaptionCollator(processor, model.config),
     ...     attention_supervision="direct",
     ...     attention_layers=[-1],
     ... )
-    >>> trainer.train()
+    >>> _ = trainer.train()  # doctest: +ELLIPSIS
+    {'loss': ...
+    >>> "loss_attention" in trainer.state.log_history[0]
+    True
+
     ```
     """
 

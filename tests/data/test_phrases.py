@@ -120,7 +120,7 @@ def test_rows_from_pairs_and_from_mark_up():
     )
     assert plain == marked
     assert [phrase["caption"] for phrase in plain["phrases"]] == [0, 0, 1]
-    with pytest.raises(ValueError, match="No caption has the phrase 'a fox'"):
+    with pytest.raises(ValueError, match="No caption contains the phrase 'a fox'"):
         grounded_captions(["A dog."], [("a fox", [0, 0, 9, 9])])
 
 
