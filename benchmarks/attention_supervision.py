@@ -51,7 +51,7 @@ from hf_vg.training import AttentionSupervisedTrainer
 
 
 BATCH, TOKENS, REGIONS, PHRASES, PAIRS = 8, 48, 37, 8, 4
-SIDE, PATCH, WORDS, IMAGE_TOKEN = 24, 14, 64, 32_000  # of LLaVA: 576 image tokens, and a prompt with its answer
+SIDE, PATCH, WORDS, IMAGE_TOKEN = 24, 14, 64, 4_000  # of LLaVA: 576 image tokens, and a prompt with its answer
 WAYS = {
     "visual_bert": ("VisualBertModel", "none", "indirect", "direct", "rollout"),
     "llava": ("SDPA", "direct", "rollout", "eager"),
@@ -126,10 +126,10 @@ def llava_inputs() -> dict[str, torch.Tensor]:
 
 
 def llava_step(which: str) -> Callable[[], None]:
-    """A training step without the optimizer: a text model of 8 layers, and a CLIP tower of 4."""
+    """A training step without the optimizer: a text model of 6 layers, and a CLIP tower of 3."""
     size = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408}
-    text = {"model_type": "llama", "num_hidden_layers": 8, "num_key_value_heads": 8, "vocab_size": IMAGE_TOKEN + 1}
-    vision = {"model_type": "clip_vision_model", "num_hidden_layers": 4, "image_size": SIDE * PATCH}
+    text = {"model_type": "llama", "num_hidden_layers": 6, "num_key_value_heads": 8, "vocab_size": IMAGE_TOKEN + 1}
+    vision = {"model_type": "clip_vision_model", "num_hidden_layers": 3, "image_size": SIDE * PATCH}
     config = LlavaConfig(
         text_config={**text, **size},
         vision_config={**vision, "patch_size": PATCH, **size},
@@ -163,6 +163,7 @@ def llava_step(which: str) -> Callable[[], None]:
         trainer = Trainer(model=model, args=args)
     else:
         trainer = AttentionSupervisedTrainer(model=model, args=args, attention_supervision=which)
+    trainer.current_gradient_accumulation_steps = 1  # which `train` sets
 
     def step() -> None:
         model.zero_grad()
@@ -216,7 +217,7 @@ def main() -> None:
         return print_peak_memory(args.model, args.peak_of)
     titles = {
         "visual_bert": f"{BATCH} caption pairs of {TOKENS} tokens, {REGIONS} regions, base size",
-        "llava": f"LLaVA, 8 layers of 8 heads, {SIDE**2} image tokens, {WORDS} words, {3 * PHRASES} with boxes",
+        "llava": f"LLaVA, 6 layers of 8 heads, {SIDE**2} image tokens, {WORDS} words, {3 * PHRASES} with boxes",
     }
     for model in [args.model] if args.model else WAYS:
         first = WAYS[model][0]
