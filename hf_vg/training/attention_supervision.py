@@ -182,15 +182,15 @@ class AttentionSupervisionMixin(LossPartsMixin):
             return super().compute_loss(model, inputs, return_outputs, **kwargs)  # type: ignore[misc]
         teacher_logits = self._teacher_logits(model, inputs) if self.distillation_weight else None
         targets = self._targets(batch) if self._family is not None else None  # (rows, tokens, boxes or image tokens)
-        chosen = None if targets is None else positions(targets)
         record = None
         if targets is not None and targets.any():
+            chosen = positions(targets)
             record = self._recording.enter_context(self._record(model, chosen))
         needs_outputs = return_outputs or teacher_logits is not None
         found = super().compute_loss(model, inputs, needs_outputs, **kwargs)  # type: ignore[misc]
         loss, outputs = found if needs_outputs else (found, None)
         losses: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        if record is not None:
+        if record is not None and targets is not None:
             losses |= self._attention_losses(record, batch, targets, chosen)
             if not any(summed.requires_grad for summed, _ in losses.values()):
                 raise ValueError(
@@ -235,13 +235,12 @@ class AttentionSupervisionMixin(LossPartsMixin):
                 "them, such as `hf_vg.data.PhraseChatCollator`, and `remove_unused_columns=False`."
             )
         which = batch["phrase_targets" if "phrase_targets" in batch else "phrase_boxes"].flatten(0, -3)
-        labels = batch.get("labels")
-        is_written_in_place = self._config.is_encoder_decoder or self._is_one_stream or labels is None
-        tokens = labels if self._config.is_encoder_decoder else batch["input_ids"]
+        is_encoder_decoder = self._config.is_encoder_decoder
+        tokens = batch["labels" if is_encoder_decoder else "input_ids"]
         targets = align_words(batch["phrase_spans"].flatten(0, -3), which, tokens.shape[-1])
-        if is_written_in_place:
+        if is_encoder_decoder or self._is_one_stream or "labels" not in batch:
             return targets
-        is_written = (labels != -100).unsqueeze(2)
+        is_written = (batch["labels"] != -100).unsqueeze(2)
         written = torch.nn.functional.pad((targets * is_written)[:, 1:], (0, 0, 0, 1))
         return (targets * ~is_written + written).clamp(max=1)
 
@@ -334,7 +333,7 @@ class AttentionSupervisionMixin(LossPartsMixin):
         return labels if self._config.is_encoder_decoder else labels[:, 1:]
 
     def _teacher_logits(self, model: torch.nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
-        teacher = self.teacher or self.accelerator.unwrap_model(model)
+        teacher: Any = self.teacher or self.accelerator.unwrap_model(model)
         with (
             torch.no_grad(),
             evaluation_mode(teacher),

@@ -65,7 +65,7 @@ def test_phrases_of_captioners_of_transformers(model_type, scenes):
     args = CaptionerArguments(model_type=model_type, model=NATIVE[model_type], image_size=32, max_new_tokens=5)
     tokenizer = train_word_tokenizer(caption for row in scenes for caption in row["captions"])
     model, processor = build_captioner(args, tokenizer)
-    collator = caption_collator(args, model.config, processor)
+    collator = caption_collator(args, model, processor)
     batch = collator(scenes)
     found = named(batch, batch["labels"].masked_fill(batch["labels"] < 0, 0), tokenizer)
     wanted = expected(scenes)
