@@ -15,7 +15,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -156,7 +156,7 @@ def _tiles_of_row(tiles: Tiles | None, rows: int, row: int) -> Tiles | None:
         return tiles
     if len(tiles) != rows:
         raise ValueError(SEVERAL_IMAGES)
-    return [tiles[row]]
+    return [cast(tuple[int, int], tiles[row])]
 
 
 def number_of_rows(inputs: Mapping[str, Any]) -> int:

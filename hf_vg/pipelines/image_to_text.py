@@ -198,8 +198,8 @@ class ImageToTextPipeline(Pipeline):
                 maps = [[(word, m.mean(dim=(0, 1)) if m.dim() == 4 else m) for word, m in words] for words in found]
                 tested = deletion_test(self.model, self.tokenizer, inputs, outputs, maps, tiles=tiles)["words"]
                 for number, caption in enumerate(records):
-                    if words := [word for word in tested if word["sequence"] == number]:
-                        caption["deletion"] = deletion_summary(words)
+                    if own := [word for word in tested if word["sequence"] == number]:
+                        caption["deletion"] = deletion_summary(own)
         each = len(records) // len(images)
         by_image = [records[first : first + each] for first in range(0, len(records), each)]
         return {"records": by_image if is_batch else by_image[0]}
