@@ -16,11 +16,10 @@
 import doctest
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
-from hf_vg import examples, interpretation
+from hf_vg import interpretation
 
 
 # What is imported from another room has its example there.
@@ -36,9 +35,6 @@ def test_the_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # figures and pages are saved here
     blocks = re.findall(r"```python\n(.*?)```", inspect.getdoc(getattr(interpretation, name)), flags=re.DOTALL)
     assert blocks, f"{name} has no example"
-    for checkpoint in re.findall(r'examples.checkpoint\("(\w+)"\)', blocks[0]):
-        if not Path(examples.checkpoint(checkpoint)).is_dir():
-            pytest.skip(f"{checkpoint} is not among the example checkpoints yet")
     example = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, name, None, 0)
     printed: list[str] = []
     result = doctest.DocTestRunner().run(example, out=printed.append)
