@@ -85,7 +85,7 @@ class CaptionCollator:
             labels = labels.masked_fill(too_long, -100)[:, :max_length]
         captions = labels.split(counts)
         batch["labels"] = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-100)
-        if "phrases" in rows[0]:
+        if "boxes" in rows[0]:
             batch |= self._phrases(rows, batch["labels"])
         return {name: value for name, value in batch.items() if not name.startswith("decoder_")}
 
@@ -118,7 +118,7 @@ class CaptionCollator:
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`.
         """
-        rows = [{name: value for name, value in row.items() if name != "phrases"} for row in rows]
+        rows = [{name: value for name, value in row.items() if name != "boxes"} for row in rows]
         return {name: value for name, value in self(rows).items() if name != "labels"}
 
 

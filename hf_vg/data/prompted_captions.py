@@ -125,7 +125,7 @@ class PromptedCaptionCollator:
             for row, numbers in zip(rows, drawn, strict=True)
         ]
         batch = self.batch(self._inputs(rows), captions)
-        return self._with_phrases(batch, rows, drawn, captions) if "phrases" in rows[0] else batch
+        return self._with_phrases(batch, rows, drawn, captions) if "boxes" in rows[0] else batch
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """

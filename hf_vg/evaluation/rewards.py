@@ -59,8 +59,8 @@ def cider_reward(
             Statistics of the training captions, from [`document_frequencies`]. Pass them with `functools.partial`.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
             Splits a caption into words.
-        columns:
-            Ignored.
+        columns (`dict`, *optional*):
+            Other columns of the dataset, which TRL passes too. They are ignored.
 
     Returns:
         `list[float]`: A score from 0 to 10 for each caption.
@@ -97,14 +97,16 @@ def bleu_reward(
     Rewards captions by BLEU of each caption by itself.
 
     Args:
-        completions (`Sequence[str]`, or of conversations), references (`Sequence[Sequence[str]]`):
-            As for [`cider_reward`].
+        completions (`Sequence[str]`, or of conversations):
+            The captions.
+        references (`Sequence[Sequence[str]]`):
+            What people wrote about the image of each caption. With TRL this is a column of the dataset.
         order (`int`, *optional*, defaults to 4):
             The longest n-grams that count, from 1 to 4. A caption without a right 4-gram has nearly no BLEU-4.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
             Splits a caption into words.
-        columns:
-            Ignored.
+        columns (`dict`, *optional*):
+            Other columns of the dataset, which TRL passes too. They are ignored.
 
     Returns:
         `list[float]`: A score from 0 to 1 for each caption.
@@ -133,12 +135,14 @@ def meteor_reward(
     Rewards captions by METEOR without paraphrases (`meteor_python` of [`caption_metrics`]). It needs no Java.
 
     Args:
-        completions (`Sequence[str]`, or of conversations), references (`Sequence[Sequence[str]]`):
-            As for [`cider_reward`].
+        completions (`Sequence[str]`, or of conversations):
+            The captions.
+        references (`Sequence[Sequence[str]]`):
+            What people wrote about the image of each caption. With TRL this is a column of the dataset.
         tokenize (`Callable[[str], list[str]]`, *optional*, defaults to [`ptb_tokenize`]):
             Splits a caption into words.
-        columns:
-            Ignored.
+        columns (`dict`, *optional*):
+            Other columns of the dataset, which TRL passes too. They are ignored.
 
     Returns:
         `list[float]`: A score from 0 to 1 for each caption.
@@ -187,8 +191,8 @@ def pointing_reward(
         scale (`float`, *optional*):
             What the right and the lower edge of an image are in the model's numbers: 1000 for models that count in
             thousandths (Qwen3-VL, InternVL), 1 for fractions. By default numbers are pixels (Qwen2.5-VL).
-        columns:
-            Ignored.
+        columns (`dict`, *optional*):
+            Other columns of the dataset, which TRL passes too. They are ignored.
 
     Returns:
         `list[float]`: A score from 0 to 1 for each completion.

@@ -12,6 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
+"""Where the words of a model look: recording attention, maps, explainers, figures and tests of maps."""
+
 from .bertviz import bertviz_arguments, location_names
 from .candidates import candidate_examples, caption_candidates
 from .deletion import deletion_summary, deletion_test

@@ -111,10 +111,12 @@ def save_html(
     ```
 
     Args:
-        examples (`Mapping` or a sequence of them), title (`str`, *optional*):
-            As for [`explanation_html`].
+        examples (`Mapping` or a sequence of them):
+            What to show, as for [`explanation_html`].
         path (`str` or `PathLike`):
             The file.
+        title (`str`, *optional*):
+            The title of the page.
 
     Returns:
         `Path`: The path of the file.

@@ -334,6 +334,9 @@ def record_attention(
         replaces_output (`bool`, *optional*, defaults to `True`):
             Whether the output is computed so. Else it stays that of SDPA, and what `keep` is given is not held in
             memory: it is computed once more in the backward pass.
+
+    Yields:
+        [`AttentionRecord`]: What was recorded, for [`word_maps`].
     """
     if isinstance(queries, str) and queries not in ("auto", "all", "last"):
         raise ValueError(f'`queries` must be "auto", "all" or "last", got {queries!r}.')

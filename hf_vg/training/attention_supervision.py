@@ -86,7 +86,7 @@ class AttentionSupervisionMixin(LossPartsMixin):
     - **phrase_targets**, `(rows, phrases, image tokens)`, in place of the last two: 1 for image tokens of a phrase.
 
     The loss is that of the paper. The attention of a word to the patches is divided by its sum over the patches, and
-    the loss is the cross-entropy with the patches of its boxes, each of which has an equal share. It is the mean over
+    the loss is the cross-entropy with the patches of its boxes, in equal shares. It is the mean over
     words, layers and heads of all batches of an optimizer step, on all processes. Models that read words and regions
     in one stream, such as VisualBERT, also have the loss from regions to words.
 
@@ -360,7 +360,17 @@ class AttentionSupervisionMixin(LossPartsMixin):
 
 
 class SupervisedCaptionerTrainer(AttentionSupervisionMixin, VgTrainer):
-    """The [`VgTrainer`] of `recipes/train_captioner.py --attention_supervision`."""
+    r"""
+    The [`VgTrainer`] of `recipes/train_captioner.py --attention_supervision`. It takes the arguments of both.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import AttentionSupervisionMixin, SupervisedCaptionerTrainer, VgTrainer
+    >>> set(SupervisedCaptionerTrainer.__bases__) == {AttentionSupervisionMixin, VgTrainer}
+    True
+    ```
+    """
 
 
 class AttentionSupervisedTrainer(AttentionSupervisionMixin, Trainer):

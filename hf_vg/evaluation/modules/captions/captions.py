@@ -36,8 +36,8 @@ Args:
 Returns:
     A dictionary of scores, such as `bleu4`, `rouge_l` and `cider_d`.
 Examples:
-    >>> cider = evaluate.load("hf_vg/evaluation/modules/captions", "cider")
-    >>> cider.compute(predictions=["a dog", "a cat"], references=[["a dog"], ["the cat", "a cat"]])
+    cider = evaluate.load("hf_vg/evaluation/modules/captions", "cider")
+    cider.compute(predictions=["a dog", "a cat"], references=[["a dog"], ["the cat", "a cat"]])
 """
 
 
