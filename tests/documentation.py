@@ -150,7 +150,7 @@ class Reader:
         class Parsed(Exception):
             pass
 
-        def start_recipe(dataclass_types, default_config, photo_config=None, **kwargs):
+        def start_recipe(dataclass_types, default_config, needs=None, photo_config=None, **kwargs):
             training.parse_arguments(dataclass_types, photo_config or default_config, flags)
             raise Parsed
 

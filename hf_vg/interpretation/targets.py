@@ -33,6 +33,17 @@ def targets_of_boxes(layout: Sequence[torch.Tensor], boxes: torch.Tensor, tokens
 
     Returns:
         `torch.Tensor`: Of shape `(boxes, tokens)`, 1 for the tokens of a box.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.interpretation import targets_of_boxes
+
+    >>> grid = torch.arange(4).view(2, 2)  # an image of 2 x 2 tokens
+    >>> targets_of_boxes([grid], torch.tensor([[0.0, 0.0, 1.0, 0.5]]), tokens=4)  # the upper half
+    tensor([[1., 1., 0., 0.]])
+    ```
     """
     targets = torch.zeros(len(boxes), tokens)
     left, top, right, bottom = boxes.float().unsqueeze(1).unbind(-1)  # (boxes, 1) each

@@ -75,7 +75,7 @@ def test_every_command_is_one_that_its_recipe_takes(system, tmp_path, monkeypatc
     process = reproduce(tmp_path, system)
     assert process.returncode == 0, process.stderr
 
-    def parse(dataclass_types, default_config, needs=None, photo_config=None):
+    def parse(dataclass_types, default_config, *args, **kwargs):
         parse_arguments(dataclass_types, default_config)
         raise Parsed
 

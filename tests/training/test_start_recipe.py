@@ -65,7 +65,7 @@ class TestDefaultsBelongToTheData:
         assert (args.dataset, args.image_size, args.num_train_images, args.max_caption_words) == (
             "scenes",
             64,
-            9000,
+            12000,
             12,
         )
         assert args.backbone is None and args.model["backbone_config"]["model_type"] == "vgg"
@@ -81,7 +81,7 @@ class TestDefaultsBelongToTheData:
     def test_photos_are_seen_by_a_pretrained_network(self, photos, tmp_path, capsys):
         with pytest.raises(FileNotFoundError, match="--backbone: .*microsoft/resnet-50.*HF_HUB_OFFLINE"):
             start("--data_dir", photos, "--output_dir", tmp_path / "o")
-        assert "To use another network: --backbone" in capsys.readouterr().out
+        assert "To use another one: --backbone" in capsys.readouterr().out
         assert not (tmp_path / "o").exists()
 
     def test_a_config_for_scenes_does_not_make_scenes_of_photos(self, photos, tmp_path):
