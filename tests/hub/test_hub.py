@@ -372,7 +372,7 @@ RESUME = (
 
     api.create_repo("user/empty")
     for name, message in (("user/nobody", "no such repository"), ("user/trained@never", "repository or revision"),
-                          ("user/empty", "neither 'last-checkpoint' nor"), ("a/b/c", "must read")):
+                          ("user/empty", "neither 'last-checkpoint' nor"), ("a/b/c", "must have the form")):
         with pytest.raises(ValueError, match=message):
             second.train(resume_from_checkpoint=name)
 """
