@@ -88,7 +88,12 @@ def location_names(height: int, width: int) -> list[str]:
     ```
 
     Args:
-        height (`int`), width (`int`):
-            The number of rows and columns of the map.
+        height (`int`):
+            The number of rows of the map.
+        width (`int`):
+            The number of columns of the map.
+
+    Returns:
+        `list[str]`: The names, row and column counted from 1.
     """
     return [f"{row},{column}" for row in range(1, height + 1) for column in range(1, width + 1)]

@@ -55,7 +55,7 @@ def caption_candidates(
             Its tokenizer.
         number (`int`, *optional*, defaults to 3):
             Candidates per image. There are fewer if the model finds fewer different captions.
-        inputs:
+        inputs (`dict`, *optional*):
             Inputs of `generate`: `pixel_values`, `image_features` or `content_embeds`.
 
     Returns:

@@ -74,10 +74,14 @@ def deletion_test(
     ```
 
     Args:
-        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
-            The model, and its processor or tokenizer.
-        inputs (`Mapping[str, Any]`), outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
-            As for [`explain_words`].
+        model ([`PreTrainedModel`]):
+            The model.
+        processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
+            Its processor or tokenizer.
+        inputs (`Mapping[str, Any]`):
+            The inputs of `generate`.
+        outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
+            The output of `generate`, or texts of your own. See [`explain_words`].
         maps (`Sequence[Sequence[tuple[str, torch.Tensor]]]`):
             For each sequence its words, each with a map of shape `(height, width)`: from [`explain_words`],
             [`word_maps`], or your own.
@@ -85,8 +89,12 @@ def deletion_test(
             How much of the image to hide: `share * height * width` cells, rounded, but at least one.
         seeds (`int`, *optional*, defaults to 5):
             How many random orders of cells to average over.
-        image (`int`, *optional*, defaults to 0), tiles, family (*optional*):
-            As for [`explain_words`].
+        image (`int`, *optional*, defaults to 0):
+            The number of the image, if there are several images in a row of the inputs.
+        tiles (`tuple[int, int]` or a sequence of them, *optional*):
+            The rows and columns of tiles that an image was cut into. See [`word_maps`].
+        family ([`Family`], *optional*):
+            Where the image tokens are, for a model that hf_vg does not know. See [`record_attention`].
         batch_size (`int`, *optional*, defaults to 16):
             Hidden images per forward pass.
         samples (`int`, *optional*, defaults to 1000):
@@ -141,8 +149,13 @@ def deletion_summary(
         words (`Sequence[Mapping]`):
             The `words` of results of [`deletion_test`]. Number the `image` of each word anew, so that equal numbers
             mean equal images.
-        shares (`Sequence[float]`), samples (`int`):
-            As for [`deletion_test`].
+        shares (`Sequence[float]`, *optional*, defaults to 5, 10, 20, 30 and 50 percent):
+            The shares that those calls of [`deletion_test`] hid.
+        samples (`int`, *optional*, defaults to 1000):
+            How many times to resample for the confidence intervals.
+
+    Returns:
+        `dict[str, Any]`: As [`deletion_test`] returns it, over all the words.
     """
     if not words:
         raise ValueError("There are no words to test.")

@@ -87,8 +87,10 @@ def explain_words(
     ```
 
     Args:
-        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
-            The model, and its processor or tokenizer.
+        model ([`PreTrainedModel`]):
+            The model.
+        processor ([`ProcessorMixin`] or [`PreTrainedTokenizerBase`]):
+            Its processor or tokenizer.
         inputs (`Mapping[str, Any]`):
             The inputs of `generate`.
         outputs ([`ModelOutput`], `torch.Tensor` or `Sequence[str]`):
@@ -96,13 +98,15 @@ def explain_words(
             reads them as if it had written them.
         method (`str`, *optional*, defaults to `"attention"`):
             `"attention"`, `"gradient"`, `"rollout"` or `"occlusion"`.
-        image (`int`, *optional*, defaults to 0), tiles (`tuple[int, int]` or a sequence of them, *optional*):
-            As for [`word_maps`].
+        image (`int`, *optional*, defaults to 0):
+            The number of the image, if there are several images in a row of the inputs.
         grid (`tuple[int, int]`, *optional*):
             Height and width of the grid of image tokens, if hf_vg does not know the model's grid. For `"occlusion"`
             you can choose any grid. A coarser one is faster.
+        tiles (`tuple[int, int]` or a sequence of them, *optional*):
+            The rows and columns of tiles that an image was cut into. See [`word_maps`].
         family ([`Family`], *optional*):
-            As for [`record_attention`].
+            Where the image tokens are, for a model that hf_vg does not know. See [`record_attention`].
         batch_size (`int`, *optional*, defaults to 16):
             Hidden cells per forward pass of `"occlusion"`.
 

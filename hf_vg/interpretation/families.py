@@ -132,6 +132,9 @@ def family_of(model: PreTrainedModel) -> Family:
     Args:
         model ([`PreTrainedModel`]):
             The model.
+
+    Returns:
+        [`Family`]: Where the model attends to the image, and how its image tokens lie on the image.
     """
     model_type = model.config.model_type
     if model_type not in FAMILIES:

@@ -104,7 +104,7 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
     ```
 
     Args:
-        examples (sequence of `Mapping`):
+        examples (`Sequence[Mapping]`):
             Each has an `image` (`PIL.Image.Image`) and `candidates`, best first. A candidate has `words`
             (`list[str]`), their `tags` (`list[str]`) and a `score`. A `title` is optional and stands above them.
         path (`str` or `Path`, *optional*):

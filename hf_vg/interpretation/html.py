@@ -76,8 +76,10 @@ def explanation_html(
             Each may have a `name`, which stands above it.
         title (`str`, *optional*):
             The title of the page.
-        before (`str`, *optional*), after (`str`, *optional*):
-            HTML above and below the examples. It is not escaped: escape what others wrote.
+        before (`str`, *optional*):
+            HTML above the examples. It is not escaped: escape what others wrote.
+        after (`str`, *optional*):
+            HTML below the examples, not escaped either.
 
     Returns:
         `str`: The page. It needs no network.

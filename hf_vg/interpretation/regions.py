@@ -51,6 +51,9 @@ def load_region_model(name_or_path: str, trust_remote_code: bool = False) -> tup
             A folder, or the name of a model on the Hub.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+
+    Returns:
+        `tuple(PreTrainedModel, ProcessorMixin)`: The model and its processor.
     """
     config = load_config(name_or_path, "regions", trust_remote_code)
     if config.model_type != "grounded_visual_bert":
@@ -140,6 +143,9 @@ def draw_regions(image: Image.Image, found: Sequence[Mapping[str, Any]], phrase:
             What [`ground_phrase`] returned, best first. The first region has a bold outline, the others a thin one.
         phrase (`str`):
             The text at the first region.
+
+    Returns:
+        `PIL.Image.Image`: A copy of the image with the regions drawn on it. Small images are enlarged.
     """
     # A line of some pixels would hide what a small image shows.
     scale = max(1, round(_DRAWN_SIDE / max(image.size)))
@@ -192,10 +198,14 @@ def regions_of_words(
     ```
 
     Args:
-        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`]):
-            Any GroundedVisualBert, and its processor. See [`load_region_model`].
-        image (`PIL.Image.Image`), text (`str`):
-            The image, and the text whose words look at it.
+        model ([`PreTrainedModel`]):
+            Any GroundedVisualBert. See [`load_region_model`].
+        processor ([`ProcessorMixin`]):
+            Its processor.
+        image (`PIL.Image.Image`):
+            The image.
+        text (`str`):
+            The text whose words look at the image.
         boxes (`Sequence` of `(left, top, right, bottom)`, *optional*, defaults to a grid):
             Regions in pixels.
         rollout (`bool`, *optional*, defaults to whether the model's rollout was supervised):
@@ -267,13 +277,21 @@ def ground_phrase(
     ```
 
     Args:
-        model ([`PreTrainedModel`]), processor ([`ProcessorMixin`]), image (`PIL.Image.Image`), boxes, rollout:
-            As for [`regions_of_words`]. A `GroundedVisualBertForReferringExpression` scores regions itself. For other
+        model ([`PreTrainedModel`]):
+            Any GroundedVisualBert. A `GroundedVisualBertForReferringExpression` scores regions itself. For other
             models, the score is the attention of the phrase's words.
+        processor ([`ProcessorMixin`]):
+            Its processor.
+        image (`PIL.Image.Image`):
+            The image.
         text (`str`):
             A caption, or the phrase alone.
+        boxes (`Sequence` of `(left, top, right, bottom)`, *optional*, defaults to a grid):
+            Regions in pixels.
         phrase (`str`, *optional*):
             The part of the caption to look for. By default the whole caption.
+        rollout (`bool`, *optional*, defaults to whether the model's rollout was supervised):
+            Whether the score is attention rollout. Otherwise it is the mean over the heads of the last layer.
 
     Returns:
         `list[dict]`: `box`, in pixels, and `score` from 0 to 1, best first.

@@ -87,10 +87,16 @@ def region_examples(
     Args:
         model ([`PreTrainedModel`]):
             A [`GroundedVisualBertForVGP`].
-        rows (`Sequence[Mapping]`), collator (`CaptionPairCollatorForVGP`):
-            Rows of [`make_caption_pairs`], and the collator that makes batches of them.
+        rows (`Sequence[Mapping]`):
+            Rows of [`make_caption_pairs`].
+        collator (`CaptionPairCollatorForVGP`):
+            The collator that makes batches of the rows.
         rollout (`bool`, *optional*, defaults to `False`):
-            As for [`word_to_region_attention`].
+            Whether to use attention rollout. See [`word_to_region_attention`].
+
+    Returns:
+        `list[dict]`: For each row its `image`, `words`, `boxes`, `attention`, and as `right` the boxes that each
+        word truly names. [`plot_regions`] takes them.
     """
     model.eval()
     tokenizer = collator.processor.tokenizer

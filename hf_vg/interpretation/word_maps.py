@@ -285,7 +285,7 @@ def caption_examples(
             The images.
         names (`Sequence[str]`, *optional*):
             A title for each image.
-        kwargs:
+        kwargs (`dict`, *optional*):
             Arguments of the pipeline, such as `prompt="What is this?"`, `num_beams=5`, `num_return_sequences=5`,
             `batch_size=8` and `test_deletion=True`.
 

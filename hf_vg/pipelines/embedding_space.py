@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # The most numbers in memory at a time: scores, or candidates that are converted to single precision.
 _NUMBERS_AT_A_TIME = 1 << 24
 _QUERIES_AT_A_TIME = 1024
+_GROUP = 64  # candidates whose best score is compared first
 # These models were trained with sentences that are all padded to 64 tokens.
 _PADDED_TO_64 = ("siglip", "siglip2", "align")
 
@@ -347,18 +348,39 @@ def nearest(
     return torch.cat(scores).cpu(), torch.cat(numbers).cpu()
 
 
+@torch.no_grad()
 def _nearest(
     queries: torch.Tensor, parts: Iterable[torch.Tensor | np.ndarray], top_k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     best = queries.new_empty(len(queries), 0)
     numbers = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
-    for start, candidates in _slices(parts, max(1, _NUMBERS_AT_A_TIME // max(queries.shape))):
-        scores = queries @ candidates.to(queries.device, torch.float32).T
-        top = scores.topk(min(top_k, scores.shape[1]), dim=1)
-        best, numbers = torch.cat([best, top.values], dim=1), torch.cat([numbers, top.indices + start], dim=1)
+    size = max(1, _NUMBERS_AT_A_TIME // max(queries.shape))
+    scores = queries.new_empty(0, len(queries))  # one piece of memory for all slices
+    for start, candidates in _slices(parts, size):
+        scores = torch.mm(candidates.to(queries), queries.T, out=scores.resize_(len(candidates), len(queries)))
+        values, rows = _highest(scores, top_k)
+        best, numbers = torch.cat([best, values], dim=1), torch.cat([numbers, rows + start], dim=1)
         best, kept = best.topk(min(top_k, best.shape[1]), dim=1)
         numbers = numbers.gather(1, kept)
     return best, numbers
+
+
+def _highest(scores: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The highest scores in each column, and their rows, both of shape `(columns, top_k)`. Only some groups of rows are
+    searched: a group can hold one of the highest scores only if its maximum is one of the highest maxima.
+    """
+    groups = len(scores) // _GROUP
+    if groups <= top_k:
+        return scores.T.topk(min(top_k, len(scores)), dim=1)
+    grouped, rest = scores.split([groups * _GROUP, len(scores) % _GROUP])
+    maxima = grouped.unflatten(0, (groups, _GROUP)).amax(dim=1).T.contiguous()
+    firsts = maxima.topk(top_k, dim=1).indices * _GROUP
+    rows = (firsts.unsqueeze(-1) + torch.arange(_GROUP, device=scores.device)).flatten(1)
+    others = torch.arange(groups * _GROUP, len(scores), device=scores.device)
+    rows = torch.cat([rows, others.expand(len(rows), len(rest))], dim=1)
+    values, found = scores.T.gather(1, rows).topk(top_k, dim=1)
+    return values, rows.gather(1, found)
 
 
 def _slices(parts: Iterable[torch.Tensor | np.ndarray], size: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -48,8 +48,10 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 def use_all_cores() -> None:
     """
     Speeds up training on a machine without an accelerator. By default `accelerate launch` gives each process one
-    thread; this shares all cores among the processes. It also keeps freed memory: glibc returns large blocks to the
-    system, and filling the next block with zeros takes a third of the forward pass of a convolutional network.
+    thread; this shares all cores among the processes. Without a launcher, `OMP_NUM_THREADS=1` stands as you set it.
+
+    It also keeps freed memory: glibc returns large blocks to the system, and filling the next block with zeros takes a
+    third of the forward pass of a convolutional network.
 
     Example:
 
@@ -60,7 +62,8 @@ def use_all_cores() -> None:
     """
     if torch.accelerator.is_available():
         return
-    if os.environ.get("OMP_NUM_THREADS") == "1":
+    is_launched = "ACCELERATE_DYNAMO_MODE" in os.environ or "LOCAL_RANK" in os.environ  # by accelerate, or by torchrun
+    if is_launched and os.environ.get("OMP_NUM_THREADS") == "1":
         torch.set_num_threads(available_cores())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # C libraries other than glibc have none

@@ -184,6 +184,20 @@ class TestAnyModel:
         given = queries.double(), lambda: [candidates.to(dtype)[:7], candidates.to(dtype)[7:]]
         assert embedding_space.nearest(*given, top_k=1)[1].squeeze(1).tolist() == expected.tolist()
 
+    @pytest.mark.parametrize("top_k", [1, 5, 40])
+    @pytest.mark.parametrize("sizes", [(10,), (64,), (640, 64), (1000,), (30, 3, 900, 129)])
+    def test_the_nearest_are_those_of_all_scores(self, sizes, top_k, monkeypatch):
+        monkeypatch.setattr(embedding_space, "_NUMBERS_AT_A_TIME", 8 * 700)  # some parts take several slices
+        queries, parts = torch.randn(7, 8, requires_grad=True), [torch.randn(size, 8) for size in sizes]
+        values, numbers = embedding_space.nearest(queries, lambda: parts, top_k)
+        expected = (queries.detach() @ torch.cat(parts).T).topk(min(top_k, sum(sizes)), dim=1)
+        assert numbers.tolist() == expected.indices.tolist()
+        torch.testing.assert_close(values, expected.values)
+
+    def test_equal_scores_are_all_found(self):
+        values, numbers = embedding_space.nearest(torch.ones(1, 1), lambda: [torch.ones(1000, 1)], 20)
+        assert values.tolist() == [[1.0] * 20] and len(set(numbers[0].tolist())) == 20
+
 
 class TestSentenceTransformers:
     def test_a_model_that_embeds_images(self, tmp_path):

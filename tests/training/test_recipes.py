@@ -15,7 +15,6 @@
 
 import json
 import os
-import re
 import runpy
 import signal
 import sqlite3
@@ -166,6 +165,8 @@ def test_any_captioner_is_fine_tuned(recipes, tmp_path, name, flags):
 
 @pytest.mark.parametrize("name", [*RESUMED, "streaming"])
 def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
+    # The config of scenes is the default of the first case alone, and it sets a weight decay.
+    weight_decay = "0.1" if name == "train_captioner" else "the default"
     if name == "streaming":  # tar files, which are read for the third time when training ends
         for split, shards in (("train", 3), ("val", 1)):
             (tmp_path / split).mkdir()
@@ -209,7 +210,7 @@ def test_a_killed_training_ends_as_if_it_had_not_been(recipes, tmp_path, name):
         assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     printed = recipes.run(name, [*flags, "--learning_rate", "0.1", "--weight_decay", "0.2"], exitcode=1)
     assert "learning_rate: " in printed and "--restart" in printed
-    assert re.search(r"weight_decay: (the default|0\.1) then, 0\.2 now", printed)
+    assert f"weight_decay: {weight_decay} then, 0.2 now" in printed
 
 
 def log_into_output_dir():

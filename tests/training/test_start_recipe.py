@@ -208,9 +208,16 @@ class TestOtherPlatforms:
         monkeypatch.delattr(os, "sched_getaffinity")
         monkeypatch.setattr("ctypes.CDLL", None)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+        threads = []
+        monkeypatch.setattr(torch, "set_num_threads", threads.append)
         monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.delenv("ACCELERATE_DYNAMO_MODE", raising=False)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
         use_all_cores()
+        assert threads == []
+        monkeypatch.setenv("ACCELERATE_DYNAMO_MODE", "default")  # as `accelerate launch` sets it
+        use_all_cores()
+        assert threads == [available_cores()]
         assert available_cores() >= 1
         lock = FolderLock(tmp_path)
         lock.acquire()
