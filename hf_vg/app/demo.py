@@ -112,11 +112,13 @@ class Demo:
         self.images: list[Image.Image] = []
         self.boxes: list[list[list[float]] | None] = []
         self.texts: list[str] = []
+        self.phrases: list[str] = []  # the first phrase of each text
         if images_dir is None:
             for row in load_scenes(1, NUM_SCENES, 1, 128)["validation"]:
                 self.images.append(row["image"])
                 self.boxes.append([obj["box"] for obj in row["objects"]])
                 self.texts.append(row["captions"][0])
+                self.phrases.append(next((item["text"] for item in row["phrases"] if item["caption"] == 0), ""))
         else:
             for path in images_below(images_dir):
                 try:
@@ -125,7 +127,8 @@ class Demo:
                     logger.warning(f"{path} is left out: {error}")
             if not self.images:
                 raise ValueError(f"There are no images in {images_dir!r}.")
-            self.boxes, self.texts = [None] * len(self.images), [""] * len(self.images)
+            self.boxes = [None] * len(self.images)
+            self.texts, self.phrases = [""] * len(self.images), [""] * len(self.images)
 
     def file(self, image: Image.Image) -> str:
         """

@@ -116,9 +116,10 @@ def _ground_tab(demo: Demo) -> None:
         )
 
         def picked(index: int) -> tuple:
-            return demo.images[index], demo.texts[index], json.dumps(demo.boxes[index]) if demo.boxes[index] else ""
+            boxes = json.dumps(demo.boxes[index]) if demo.boxes[index] else ""
+            return demo.images[index], demo.texts[index], demo.phrases[index], boxes
 
-        _picker(demo, image, text, boxes, values=picked)
+        _picker(demo, image, text, phrase, boxes, values=picked)
     with gr.Column(scale=3):
         drawn = gr.Image(label="Best region", format="png", interactive=False, elem_id="ground_drawn", height=420)
         source = gr.Markdown(elem_id="ground_source")

@@ -14,6 +14,7 @@
 """The program `hf-vg`: parses arguments, runs a command and returns its exit code."""
 
 import argparse
+import itertools
 import os
 import sys
 import warnings
@@ -24,6 +25,7 @@ import transformers
 from huggingface_hub.utils import disable_progress_bars
 
 from .. import __version__
+from ..data.spelling import did_you_mean
 from ..examples import scenes
 from . import captioning, evaluate, explain, ground, search, shipped, web
 from .inputs import ImageInputs
@@ -66,6 +68,16 @@ class _Parser(argparse.ArgumentParser):
         """Prints the error without the usage."""
         print(f"{self.prog}: error: {first_line(message)} (`{self.prog} --help` shows all arguments)", file=sys.stderr)
         sys.exit(2)
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]  # argparse has no types here
+        """Names an unknown option before its value can be mistaken for something else."""
+        if self._subparsers is None:
+            known = [option.removeprefix("--") for option in self._option_string_actions]
+            for text in itertools.takewhile(lambda text: text != "--", args):
+                name = text.removeprefix("--").split("=")[0]
+                if text.startswith("--") and not any(option.startswith(name) for option in known):
+                    self.error(f"unknown argument --{name}{did_you_mean(name, known, '--')}")
+        return super().parse_known_args(args, namespace)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,6 @@
 # limitations under the License.
 """Detects the caption format of a folder or file."""
 
-import difflib
 import os
 import re
 from os import PathLike
@@ -25,6 +24,7 @@ import yaml
 from .files import read_text
 from .loading_report import LoadingReport
 from .records import read_json
+from .spelling import did_you_mean
 
 
 # The formats of `load_captions`, and the files that each is recognized by.
@@ -115,8 +115,7 @@ def check_dataset_name(name: str) -> None:
     known = ("scenes", "parquet", *FORMATS)
     if name in known or _HUB_ID.fullmatch(name) or os.path.isdir(name):
         return
-    nearest = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f", did you mean {nearest[0]}?" if nearest else "."
+    hint = did_you_mean(name.lower(), known)
     raise ValueError(
         f"unknown dataset {name!r}{hint} Use one of {', '.join(known)}, or a dataset on the Hub (user/name)."
     )

@@ -13,12 +13,11 @@
 # limitations under the License.
 """Arguments of the recipes: a YAML file, and flags that win over it."""
 
-import difflib
 import itertools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -31,6 +30,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..data.arguments import CaptionDataArguments, CaptionerDataArguments
 from ..data.region_rows import RegionDataArguments
+from ..data.spelling import did_you_mean
 
 
 @dataclass
@@ -553,22 +553,3 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(values or {}, dict):
         raise SystemExit(f"error: the config {str(path)!r} must be a mapping of names to values.")
     return values or {}
-
-
-def did_you_mean(name: str, known_names: Iterable[str], prefix: str = "") -> str:
-    r"""
-    Ends a sentence about an unknown name with ", did you mean X?" if a known name is similar.
-
-    Args:
-        name (`str`):
-            The unknown name.
-        known_names (`Iterable[str]`):
-            The known names. Similar are a near spelling, the same initials (`lr`), or a common part (`epochs`).
-        prefix (`str`, *optional*, defaults to `""`):
-            Text in front of the proposed name.
-    """
-    known_names = sorted(known_names)
-    near = difflib.get_close_matches(name, known_names, n=1)
-    near += [known for known in known_names if "".join(part[:1] for part in known.split("_")) == name]
-    near += [known for known in known_names if name in known.split("_") or known.endswith(f"_{name}")]
-    return f", did you mean {prefix}{near[0]}?" if near else "."
