@@ -28,6 +28,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..data.arguments import CaptionDataArguments
 from ..errors import told_in_one_sentence
@@ -206,7 +207,9 @@ def _choose_backbone(args: Any) -> None:
     if not (isinstance(args, ModelArguments) and isinstance(args, CaptionDataArguments)) or args.dataset == "scenes":
         return
     starts_anew = not any(getattr(args, field.name) for field in fields(args) if field.name in ("checkpoint", "space"))
-    if starts_anew and args.backbone is None and "backbone_config" not in args.model:
+    # Models of transformers, such as BLIP, have an image encoder of their own.
+    has_backbone = "backbone_config" in {field.name for field in fields(CONFIG_MAPPING[args.model_type])}
+    if starts_anew and has_backbone and args.backbone is None and "backbone_config" not in args.model:
         args.backbone = PHOTO_BACKBONE
         PartialState().print(
             f"The backbone is the pretrained {PHOTO_BACKBONE} of the Hub. To use another one: --backbone NAME or "

@@ -84,6 +84,10 @@ class TestDefaultsBelongToTheData:
         assert "To use another one: --backbone" in capsys.readouterr().out
         assert not (tmp_path / "o").exists()
 
+    def test_models_of_transformers_have_an_image_encoder_of_their_own(self, photos, tmp_path):
+        flags = ("--config", CONFIGS / "swin_gpt2_scenes.yaml", "--output_dir", tmp_path / "o")
+        assert start(*flags, "--data_dir", photos)[0].backbone is None
+
     def test_a_config_for_scenes_does_not_make_scenes_of_photos(self, photos, tmp_path):
         flags = ("--config", CONFIGS / "show_attend_tell_scenes.yaml", "--output_dir", tmp_path / "o")
         assert start(*flags, "--data_dir", photos)[0].dataset == "table"
