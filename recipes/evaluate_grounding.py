@@ -13,7 +13,7 @@
 # limitations under the License.
 """
 Judge where the words of a captioner or chat model look, by the boxes of what they name: the pointing game, attention
-in the box, and average precision, by explainer, by layer and by head, beside the centre and chance.
+in the box, and average precision, by explainer, by layer and by head, beside the center and chance.
 
 With no arguments it judges what `recipes/train_captioner.py` trained on scenes:
 

@@ -52,10 +52,10 @@ def main():
         recalls = " / ".join(f"{metrics[f'{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         ranks = " / ".join(f"{metrics[f'{direction}_{kind}_rank']:.1f}" for kind in ("median", "mean"))
         print(f"  {direction.replace('_', ' '):<14} R@1/5/10 {recalls}   median/mean rank {ranks}")
-    if args.dataset == "scenes" and not args.dry_run:  # few scenes show the same shape in two colours
+    if args.dataset == "scenes" and not args.dry_run:  # few scenes show the same shape in two colors
         metrics |= scene_arithmetic_metrics(rows["objects"][:], image_embeds, space.encode_texts)
         print(
-            f"  scene - colour + other colour: the other colour and the same shape at rank 1 in "
+            f"  scene - color + other color: the other color and the same shape at rank 1 in "
             f"{metrics['arithmetic_r1']:.1f}% of {metrics['arithmetic_queries']:,} tries"
         )
     if args.metrics_file is not None:

@@ -54,7 +54,7 @@ CARD = """\
 # {name}
 
 An example checkpoint of hf_vg: it {does}.
-It was trained on scenes of coloured shapes, which `hf_vg.load_scenes` draws, and knows nothing else. The weights are
+It was trained on scenes of colored shapes, which `hf_vg.load_scenes` draws, and knows nothing else. The weights are
 stored in half precision and loaded in float32.
 
 ```bash
@@ -116,7 +116,7 @@ def pack(name: str, trained: Path, commands: str, scores: str) -> None:
 
 
 def write_scenes() -> None:
-    """The first test scenes whose combinations of colour and shape training has shown, drawn larger."""
+    """The first test scenes whose combinations of color and shape training has shown, drawn larger."""
     folder = Path(checkpoint(next(iter(RECIPES)))).parents[1] / "scenes"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -96,7 +96,7 @@ def main():
         "test", {f"{name}_{part}".rstrip("_"): s for part in parts for name, s in scores[part].items()}
     )
     if len(parts) > 1:
-        say(f"  {'':65s}    all   seen  unseen combinations of colour and shape")
+        say(f"  {'':65s}    all   seen  unseen combinations of color and shape")
     for name in scores[""]:
         say(f"  {metric_name(name):65s} " + " ".join(f"{metric_text(name, scores[part][name]):>6s}" for part in parts))
 

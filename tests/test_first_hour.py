@@ -26,18 +26,18 @@ from hf_vg.training import tiny_backbone
 from tests.training.test_recipes import Recipes
 
 
-COLOURS = ("red", "green", "blue", "yellow", "black", "white")
+COLORS = ("red", "green", "blue", "yellow", "black", "white")
 SHAPES = ("circle", "square")
 
 
 def draw(path, number: int) -> str:
     """Draws a photo, and returns a description of it."""
-    colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
+    color, shape = COLORS[number % len(COLORS)], SHAPES[number % len(SHAPES)]
     image = Image.new("RGB", (60 + number % 7, 50 + number % 5), "gray")
     pen = ImageDraw.Draw(image)
-    (pen.ellipse if shape == "circle" else pen.rectangle)((10, 10, 35, 35), fill=colour)
+    (pen.ellipse if shape == "circle" else pen.rectangle)((10, 10, 35, 35), fill=color)
     image.save(path)
-    return f"{colour} {shape}"
+    return f"{color} {shape}"
 
 
 @pytest.fixture(scope="module")

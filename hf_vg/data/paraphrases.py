@@ -123,18 +123,18 @@ def _paraphrase(row: Mapping[str, str | None], columns: Mapping[str, str], where
     return paraphrase | {"label": int(label)}
 
 
-def nearest_images(features: torch.Tensor | np.ndarray, neighbours: int = 20) -> np.ndarray:
+def nearest_images(features: torch.Tensor | np.ndarray, neighbors: int = 20) -> np.ndarray:
     r"""
     Finds the nearest other images of each image by Euclidean distance. The search is exact.
 
     Args:
         features (`torch.Tensor` or `np.ndarray` of shape `(images, size)`):
             Pooled features of the images.
-        neighbours (`int`, *optional*, defaults to 20):
-            Number of neighbours per image. It is reduced if there are fewer other images.
+        neighbors (`int`, *optional*, defaults to 20):
+            Number of neighbors per image. It is reduced if there are fewer other images.
 
     Returns:
-        `np.ndarray` of shape `(images, neighbours)`: Indices of the neighbours, nearest first.
+        `np.ndarray` of shape `(images, neighbors)`: Indices of the neighbors, nearest first.
 
     Example:
 
@@ -142,13 +142,13 @@ def nearest_images(features: torch.Tensor | np.ndarray, neighbours: int = 20) ->
     >>> import numpy as np
     >>> from hf_vg.data.paraphrases import nearest_images
 
-    >>> nearest_images(np.array([[0.0], [1.0], [5.0]]), neighbours=2).tolist()
+    >>> nearest_images(np.array([[0.0], [1.0], [5.0]]), neighbors=2).tolist()
     [[1, 2], [0, 2], [1, 0]]
     ```
     """
     features = torch.as_tensor(features).float().flatten(1).contiguous()
-    neighbours = min(neighbours, len(features) - 1)
-    if neighbours < 1:
+    neighbors = min(neighbors, len(features) - 1)
+    if neighbors < 1:
         raise ValueError(f"Nearest images need at least two images, got {len(features)}.")
     # Centered features have small norms, so the difference of squares loses little precision.
     features = features - features.mean(dim=0)
@@ -158,7 +158,7 @@ def nearest_images(features: torch.Tensor | np.ndarray, neighbours: int = 20) ->
         chunk = slice(start, start + 1024)
         distances = squares - 2 * features[chunk] @ features.T
         distances[torch.arange(len(distances)), torch.arange(start, start + len(distances))] = torch.inf
-        found.append(distances.topk(neighbours, largest=False).indices)
+        found.append(distances.topk(neighbors, largest=False).indices)
     return torch.cat(found).int().numpy()
 
 
@@ -180,7 +180,7 @@ def make_caption_pairs(
             Rows of [`load_flickr30k_entities`] or [`grounded_scenes`].
         paraphrases (`Mapping[str, Sequence[Mapping]]`):
             Maps an image id to rows with `phrase1`, `phrase2` and `label`. See [`paraphrases_by_image`].
-        nearest (`np.ndarray` of shape `(images, neighbours)`):
+        nearest (`np.ndarray` of shape `(images, neighbors)`):
             The result of [`nearest_images`].
         seed (`int`, *optional*, defaults to 0):
             Seed of all random choices.
@@ -329,17 +329,17 @@ def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
 
 def _false_captions(
     number: int,
-    neighbours: np.ndarray,
+    neighbors: np.ndarray,
     captions_of: list[list[str]],
     is_true: Callable[[int, str], bool] | None,
     rng: random.Random,
 ) -> list[str]:
     """Draws two captions from the nearest image that has two captions that do not match the image."""
     own = set(captions_of[number])
-    for neighbour in neighbours:
+    for neighbor in neighbors:
         offered = [
             caption
-            for caption in captions_of[neighbour]
+            for caption in captions_of[neighbor]
             if caption not in own and not (is_true is not None and is_true(number, caption))
         ]
         if len(offered) >= NUM_NEGATIVE_CAPTIONS:

@@ -171,7 +171,7 @@ def pointing_reward(
     r"""
     Rewards pointing at the right place, as in the pointing game. There are two ways to point:
 
-    - The completion contains boxes. The reward is the share of them whose centre lies in a box of the row, and 0 if
+    - The completion contains boxes. The reward is the share of them whose center lies in a box of the row, and 0 if
       there are none. A box is four numbers in brackets, `[left, top, right, bottom]`, or four location tokens of
       PaliGemma (`<loc0123>`) or Florence-2 (`<loc_123>`).
     - `maps` are given, for example the attention of the words that a model wrote. The reward is the share of the maps
@@ -221,7 +221,7 @@ def pointing_reward(
         if maps is None:
             hits = [
                 any(left <= x <= r and top <= y <= bottom for left, top, r, bottom in right)
-                for x, y in _centres(_text(completion), size, scale)
+                for x, y in _centers(_text(completion), size, scale)
             ]
         else:
             of_words = np.asarray(maps[row], dtype=np.float64)
@@ -231,20 +231,20 @@ def pointing_reward(
     return rewards
 
 
-def _centres(text: str, size: tuple[float, float], scale: float | None) -> list[tuple[float, float]]:
-    """The centres of the boxes in a text, in pixels."""
+def _centers(text: str, size: tuple[float, float], scale: float | None) -> list[tuple[float, float]]:
+    """The centers of the boxes in a text, in pixels."""
     width, height = size
     found: list[tuple[Any, float | None, tuple[int, ...]]] = [
         (box, 1024, (1, 0, 3, 2)) for box in _PALIGEMMA.findall(text)
     ]
     found += [(box, 1000, (0, 1, 2, 3)) for box in _FLORENCE.findall(text)]
     found += [(box, scale, (0, 1, 2, 3)) for box in _BRACKETS.findall(text)]
-    centres = []
+    centers = []
     for box, whole, order in found:
         left, top, right, bottom = (float(box[place]) for place in order)
         x, y = (left + right) / 2, (top + bottom) / 2
-        centres.append((x, y) if whole is None else (x * width / whole, y * height / whole))
-    return centres
+        centers.append((x, y) if whole is None else (x * width / whole, y * height / whole))
+    return centers
 
 
 def _scores(

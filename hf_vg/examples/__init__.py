@@ -14,7 +14,7 @@
 """
 Tiny checkpoints and a few scenes that come with the package: try everything offline and without training.
 
-The checkpoints know only **scenes**: pictures of coloured shapes, as [`~hf_vg.load_scenes`] draws them. Photos mean
+The checkpoints know only **scenes**: pictures of colored shapes, as [`~hf_vg.load_scenes`] draws them. Photos mean
 nothing to them.
 
     >>> import hf_vg

@@ -176,11 +176,11 @@ _COCO = "The annotations are CC BY 4.0. The photos come from Flickr, and Flickr'
 DATASETS = {
     "scenes": DatasetAbout(
         name="scenes",
-        text="*scenes*: pictures of coloured shapes that hf_vg draws itself, with captions, phrases, paraphrases, "
+        text="*scenes*: pictures of colored shapes that hf_vg draws itself, with captions, phrases, paraphrases, "
         "questions and referring expressions. They contain no data of other people.",
-        license="Apache-2.0, the licence of hf_vg, which draws the scenes.",
+        license="Apache-2.0, the license of hf_vg, which draws the scenes.",
         model_license="apache-2.0",
-        limits="The model has only seen drawings of coloured shapes. It is for tests and teaching, and its outputs "
+        limits="The model has only seen drawings of colored shapes. It is for tests and teaching, and its outputs "
         "for photos are meaningless.",
     ),
     "flickr8k": DatasetAbout(name="Flickr8k", text="Flickr8k: 8,000 photos with five captions each.", license=_FLICKR),
@@ -204,7 +204,7 @@ DATASETS = {
         name: DatasetAbout(
             name=title,
             text=f"{title}: expressions that refer to one object in a photo of COCO.",
-            license="See the dataset's licence. The photos come from Flickr, and Flickr's terms of use apply to them.",
+            license="See the dataset's license. The photos come from Flickr, and Flickr's terms of use apply to them.",
         )
         for name, title in (("refcoco", "RefCOCO"), ("refcoco+", "RefCOCO+"), ("refcocog", "RefCOCOg"))
     },

@@ -58,7 +58,7 @@ class Run:
         converted_from (`str`, *optional*):
             The published weights that the model was converted from.
         license (`str`, *optional*):
-            The licence of the weights, as the Hub names it. By default, the card uses the one that the dataset allows,
+            The license of the weights, as the Hub names it. By default, the card uses the one that the dataset allows,
             if it is known.
 
     Example:
@@ -195,7 +195,7 @@ def _dataset_about(dataset: str | None) -> DatasetAbout | None:
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) is not None
     shown = escape_markdown(dataset)
     text = f"[{shown}](https://huggingface.co/datasets/{quote(dataset)})" if on_hub else f"{shown}."
-    return DatasetAbout(name=dataset, text=text, license="See the dataset's licence.", on_hub=on_hub)
+    return DatasetAbout(name=dataset, text=text, license="See the dataset's license.", on_hub=on_hub)
 
 
 def _readable_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -47,10 +47,10 @@ def deletion_test(
 ) -> dict[str, Any]:
     r"""
     Hides the cells of the image that the map of a word marks most, and measures how far the probability of the word
-    falls: against hiding equally many cells at random, and against hiding the centre of the image.
+    falls: against hiding equally many cells at random, and against hiding the center of the image.
 
     The probability of a word is the product over its tokens, given the words before it (teacher forcing). Hidden
-    cells get the mean colour of the image, in the model's own pixel inputs: see [`HiddenCells`]. A sequence of `n`
+    cells get the mean color of the image, in the model's own pixel inputs: see [`HiddenCells`]. A sequence of `n`
     words takes `len(shares) * (seeds + 1 + n) + 1` passes over the image, 81 for ten words.
 
     Example:
@@ -106,7 +106,7 @@ def deletion_test(
         - **score** -- How much further the probability falls than if cells are hidden at random: the mean over shares
           and words, with `value`, `low` and `high`. This is the area between the two curves. Above 0 the map is better
           than chance. The interval is over images, or over words if there is only one image.
-        - **score_center** -- The same against hiding the centre.
+        - **score_center** -- The same against hiding the center.
         - **shares** -- The shares that are hidden, beginning with 0.
         - **probability** -- The curves `map`, `random` and `center`: the mean probability of words at each share.
         - **words** -- For each word: its `word`, the number of its `sequence` and of its `image` row, its `score`, and
@@ -179,7 +179,7 @@ def word_curves(
     batch_size: int = 16,
 ) -> list[dict[str, Any]]:
     """
-    The probability of words as more is hidden: what their maps mark, cells at random, or the centre. The keys of
+    The probability of words as more is hidden: what their maps mark, cells at random, or the center. The keys of
     `maps` are the numbers of words in the reading.
     """
     if not all(0 < share <= 1 for share in shares):

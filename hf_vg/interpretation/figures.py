@@ -139,7 +139,7 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
 def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
     r"""
     Draws how the probability of words falls as more of the image is hidden: what the maps of each explainer mark,
-    cells at random, or the centre.
+    cells at random, or the center.
 
     Example:
 
@@ -150,7 +150,7 @@ def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | N
     >>> word = {"word": "dog", "image": 0, "score": 0.35, "score_center": 0.35, **curves}
     >>> figure = plot_deletion({"attention": deletion_summary([word], shares=[0.1, 0.5])}, "deletion.png")
     >>> [line.get_label() for line in figure.axes[0].lines]
-    ['attention: 0.350 (0.350 to 0.350)', 'at random', 'the centre']
+    ['attention: 0.350 (0.350 to 0.350)', 'at random', 'the center']
     ```
 
     Args:
@@ -170,7 +170,7 @@ def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | N
         label = f"{drawable(name)}: {score['value']:.3f} ({score['low']:.3f} to {score['high']:.3f})"
         axis.plot(100 * np.asarray(result["shares"]), result["probability"]["map"], marker="o", ms=3, label=label)
     first = next(iter(results.values()))
-    for name, label, style in (("random", "at random", "--"), ("center", "the centre", ":")):
+    for name, label, style in (("random", "at random", "--"), ("center", "the center", ":")):
         shares, curve = 100 * np.asarray(first["shares"]), first["probability"][name]
         axis.plot(shares, curve, linestyle=style, color="gray", label=label)
     axis.set(xlabel="hidden, % of the image", ylabel="probability of the word", ylim=(0, None))

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Hiding parts of an image: cells of a grid are painted with the mean colour, in the model's own pixel inputs."""
+"""Hiding parts of an image: cells of a grid are painted with the mean color, in the model's own pixel inputs."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from .reading import Reading
 
 class HiddenCells:
     r"""
-    Cuts the image of a [`Reading`] into the cells of a grid, and hides any of them: their pixels get the mean colour
+    Cuts the image of a [`Reading`] into the cells of a grid, and hides any of them: their pixels get the mean color
     of the image. This happens in the pixels that the processor made, in the format of the family: `pixel_values` of
     images or tiles, packed patches (Qwen), or `flattened_patches` (Pix2Struct). So a cell of the grid is the same cell
     of a word's map.

@@ -20,8 +20,8 @@ import torch
 
 def targets_of_boxes(layout: Sequence[torch.Tensor], boxes: torch.Tensor, tokens: int) -> torch.Tensor:
     r"""
-    Which image tokens show what is in each box: those whose centre lies in it, on each grid that the image has. A box
-    that is too small for any centre is shown by the token that its own centre lies in.
+    Which image tokens show what is in each box: those whose center lies in it, on each grid that the image has. A box
+    that is too small for any center is shown by the token that its own center lies in.
 
     Args:
         layout (`Sequence[torch.Tensor]`):
@@ -51,8 +51,8 @@ def targets_of_boxes(layout: Sequence[torch.Tensor], boxes: torch.Tensor, tokens
         height, width = places.shape
         inside = []
         for first, after, cells in ((top, bottom, height), (left, right, width)):
-            centres = (torch.arange(cells) + 0.5) / cells
-            within = (centres >= first) & (centres < after)  # (boxes, cells)
+            centers = (torch.arange(cells) + 0.5) / cells
+            within = (centers >= first) & (centers < after)  # (boxes, cells)
             middle = ((first + after) / 2 * cells).long().clamp(0, cells - 1)
             inside.append(within | (~within.any(dim=1, keepdim=True) & (torch.arange(cells) == middle)))
         is_shown = (inside[0].unsqueeze(2) & inside[1].unsqueeze(1)).flatten(1)  # (boxes, cells)

@@ -187,7 +187,7 @@ def layouts_of_rows(
     tiles: Tiles | None = None,
 ) -> list[list[list[torch.Tensor]]]:
     """For each row of the inputs, and each image of it, its grids."""
-    # The beams, or sampled sequences, of one row are neighbours.
+    # The beams, or sampled sequences, of one row are neighbors.
     names = ("input_ids", "pixel_values", "flattened_patches", "image_features")
     rows = next(len(inputs[name]) for name in names if inputs.get(name) is not None)
     tokens = record.image_tokens()[:: record.rows // rows]

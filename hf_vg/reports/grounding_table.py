@@ -24,7 +24,7 @@ _COLUMNS = {
     "mass": "in the box",
     "average_precision": "precision",
     "deletion": "deletion, beyond chance",
-    "deletion_center": "beyond the centre",
+    "deletion_center": "beyond the center",
 }
 
 

@@ -203,7 +203,7 @@ def build_grounded_visual_bert(
     size = {"height": args.image_size, "width": args.image_size}
     backbone = load_backbone(args.backbone, args.trust_remote_code) if args.backbone is not None else None
     if args.backbone is not None:
-        # The backbone's own normalisation, without its crop: boxes are relative to the whole image.
+        # The backbone's own normalization, without its crop: boxes are relative to the whole image.
         image_processor = load_part(AutoImageProcessor, args.backbone, trust, size=size, do_center_crop=False)
     else:
         image_processor = CLIPImageProcessorPil(

@@ -27,7 +27,7 @@ from .arguments import CaptionerArguments, SentenceEncoderArguments
 
 def build_image_processor(args: CaptionDataArguments) -> BaseImageProcessor:
     r"""
-    Makes the image processor of `args.backbone`, or one for images of `args.image_size`. It crops the centre of an
+    Makes the image processor of `args.backbone`, or one for images of `args.image_size`. It crops the center of an
     image, unless `args.squeeze_images` resizes the whole image to a square.
 
     Args:

@@ -86,7 +86,7 @@ class PublishingTrainer(Trainer):
             dataset (`str`, *optional*):
                 The training data, if the trainer was created without `dataset_name`.
             license (`str`, *optional*):
-                The licence of the weights, as the Hub names it.
+                The license of the weights, as the Hub names it.
             tags (`str` or `list[str]`, *optional*):
                 More tags.
             kwargs:

@@ -709,7 +709,7 @@ def write_tar(path, members: dict[str, bytes]) -> None:
 
 BAD_MEMBERS = {
     "no image": {"1.txt": b"A dog"},
-    "no image and no caption": {"licence.json": b'{"by": "me"}'},
+    "no image and no caption": {"license.json": b'{"by": "me"}'},
     "two images": {"1.png": PNG, "1.jpg": JPEG, "1.txt": b"A dog"},
     "no text": {"1.png": PNG, "1.txt": b"\xff\xfe\xfa"},
     "no JSON": {"1.png": PNG, "1.json": b'{"caption": '},
@@ -733,11 +733,11 @@ class TestTars:
             write_tar(tmp_path / "train-0.tar", members)
             stream = stream_captions("webdataset", str(tmp_path / "train-0.tar"))
             assert [row["captions"] for row in stream.one_pass()] == [["A cat"]]
-            assert re.search(r"train-0\.tar: (1|licence): skipped: ", caplog.text)
+            assert re.search(r"train-0\.tar: (1|license): skipped: ", caplog.text)
         assert load_captions(None, tmp_path)["train"]["captions"][:] == [["A cat"]]
-        with pytest.raises(ValueError, match=r"train-0\.tar: (1|licence): skipped: "):
+        with pytest.raises(ValueError, match=r"train-0\.tar: (1|license): skipped: "):
             list(stream_captions("webdataset", str(tmp_path / "train-0.tar"), strict=True).one_pass())
-        with pytest.raises(ValueError, match=r"train-0\.tar: (1|licence): skipped: "):
+        with pytest.raises(ValueError, match=r"train-0\.tar: (1|license): skipped: "):
             load_captions(None, tmp_path, strict=True)
 
     def test_other_members_are_not_read(self, tmp_path):

@@ -103,14 +103,14 @@ def test_a_folder_in_the_folder_is_looked_into(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["captions.csv", "mine.CSV", "dataset_x.json", "mine.json", "captions_train.json"])
-def test_a_file_is_recognised(tmp_path, name):
+def test_a_file_is_recognized(tmp_path, name):
     content = TABLE if name.lower().endswith("csv") else KARPATHY if name != "captions_train.json" else COCO
     write(tmp_path, {name: content, "a.png": "", "b.png": ""})
     assert len(load_captions(None, tmp_path / name)["train"])
 
 
 @pytest.mark.parametrize("pattern", ["*.tar", "train-*.tar", "train-{0..3}.tar"])
-def test_a_pattern_of_tars_is_recognised(tmp_path, pattern):
+def test_a_pattern_of_tars_is_recognized(tmp_path, pattern):
     assert detect_format(tmp_path / pattern).name == "webdataset"
 
 

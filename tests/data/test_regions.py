@@ -276,7 +276,7 @@ class TestParaphrases:
         assert labels == {0, 3}
         assert find_phrase_pairs("a dogged man", "brown dogs", pairs, random.Random(0)) == []
 
-    def test_neighbours_are_exact(self):
+    def test_neighbors_are_exact(self):
         features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) + 100
         nearest = nearest_images(features, 3)
         for i in range(50):

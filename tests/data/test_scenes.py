@@ -500,7 +500,7 @@ def test_margin_of_a_relation(box, truth):
         "",
         ".",
         "   ",
-        "colourless ideas",
+        "colorless ideas",
         "a a a",
         "and and",
         "there is",

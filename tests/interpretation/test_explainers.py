@@ -157,7 +157,7 @@ def test_rollout_restated(name):
 
 
 def painted(name: str, inputs: dict, row: int, column: int, height: int, width: int) -> dict:
-    """The inputs with a cell of the last image in the mean colour of that image."""
+    """The inputs with a cell of the last image in the mean color of that image."""
     key = "flattened_patches" if name == "pix2struct" else "pixel_values"
     pixels = inputs[key]
     changed = brighten(name, inputs, row, column, height, width)

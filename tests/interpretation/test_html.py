@@ -172,7 +172,7 @@ def test_wrong_shapes_are_named(change, message):
     ],
 )
 def test_seen_box_is_what_the_processor_keeps(size, options):
-    """Of an image whose colours are its coordinates, what is left tells where it was."""
+    """Of an image whose colors are its coordinates, what is left tells where it was."""
     ys, xs = np.mgrid[: size[1], : size[0]]
     ramp = np.stack([(xs + 0.5) / size[0], (ys + 0.5) / size[1], 0 * xs], axis=-1)
     processor = CLIPImageProcessorPil(do_normalize=False, **options)
@@ -182,7 +182,7 @@ def test_seen_box_is_what_the_processor_keeps(size, options):
     height, width = pixels.shape[1:]
     middle = torch.linspace(0, 1, 2 * width + 1)[1::2], torch.linspace(0, 1, 2 * height + 1)[1::2]
     expected_x, expected_y = left + (right - left) * middle[0], top + (bottom - top) * middle[1]
-    # Pixels at the edge are mixed with fewer neighbours.
+    # Pixels at the edge are mixed with fewer neighbors.
     inside = slice(2, -2)
     assert (pixels[0].mean(0) - expected_x)[inside].abs().max() < 0.02
     assert (pixels[1].mean(1) - expected_y)[inside].abs().max() < 0.02

@@ -242,7 +242,7 @@ class TestRegions:
                 np.testing.assert_allclose(pooled[image, index].numpy(), expected, atol=1e-5)
 
     def test_known_value_by_hand(self):
-        """A map of four cells 0, 1, 2, 3: the centre is 1.5, and the centre of the right column is 2."""
+        """A map of four cells 0, 1, 2, 3: the center is 1.5, and the center of the right column is 2."""
         feature_map = torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]])
         boxes = torch.tensor([[[0.0, 0.0, 2.0, 2.0], [1.0, 0.0, 2.0, 2.0]]])
         assert roi_align(feature_map, boxes, 1, 1).flatten().tolist() == [1.5, 2.0]
@@ -577,7 +577,7 @@ class TestRollout:
                 np.testing.assert_allclose(actual[example].numpy(), restated, atol=1e-6)
         torch.testing.assert_close(rollouts[-1].sum(dim=-1), torch.ones(2, 5))
 
-    def test_rows_that_do_not_sum_to_one_are_normalised(self):
+    def test_rows_that_do_not_sum_to_one_are_normalized(self):
         attentions = tuple(torch.rand(1, 2, 4, 4) for _ in range(3))
         expected = restated_rollout([attention[0].numpy() for attention in attentions])
         np.testing.assert_allclose(attention_rollout(attentions)[-1][0].numpy(), expected[-1], atol=1e-6)

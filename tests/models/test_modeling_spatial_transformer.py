@@ -102,7 +102,7 @@ def restated(model, grid: np.ndarray, words: list[int]) -> tuple[float, dict[str
     d_attn = d_feat // h
     attentions = {"encoder": [], "decoder": [], "cross": []}
 
-    def normalise(rows, name):
+    def normalize(rows, name):
         normal = [(x - x.mean()) / np.sqrt(x.var() + 1e-5) for x in rows]
         return np.stack([w[f"{name}.weight"] * x + w[f"{name}.bias"] for x in normal])
 
@@ -124,12 +124,12 @@ def restated(model, grid: np.ndarray, words: list[int]) -> tuple[float, dict[str
         w_q, w_k, w_v = np.split(w[f"{name}.qkv_proj.weight"], 3)
         attended, weights = attention(x, x, w_q, w_k, w_v, w[f"{name}.o_proj.weight"], d_len, causal)
         attentions[kind].append(weights)
-        return normalise(x + attended, f"{name}_norm")
+        return normalize(x + attended, f"{name}_norm")
 
     def feed_forward(x, name):
         hidden = [np.maximum(w[f"{name}.up_proj.weight"] @ row + w[f"{name}.up_proj.bias"], 0) for row in x]
         change = [w[f"{name}.down_proj.weight"] @ row + w[f"{name}.down_proj.bias"] for row in hidden]
-        return normalise(x + np.stack(change), f"{name}_norm")
+        return normalize(x + np.stack(change), f"{name}_norm")
 
     height, width, _ = grid.shape
     image = grid.reshape(height * width, -1)
@@ -153,7 +153,7 @@ def restated(model, grid: np.ndarray, words: list[int]) -> tuple[float, dict[str
         w_q, w_o = w[f"{name}.q_proj.weight"], w[f"{name}.o_proj.weight"]
         attended, weights = attention(text, image, w_q, w_k, w_v, w_o, len(image), False)
         attentions["cross"].append(weights)
-        text = normalise(text + attended, f"{name}_norm")
+        text = normalize(text + attended, f"{name}_norm")
         text = feed_forward(text, f"{layer}.feed_forward")
 
     loss = 0.0

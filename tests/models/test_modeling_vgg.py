@@ -281,7 +281,7 @@ def test_incomplete_classifier_is_named():
         convert_torchvision_state_dict(tensors)
 
 
-# Backbone behaviour
+# Backbone behavior
 
 
 def test_out_features_and_out_indices_choose_stages():

@@ -661,7 +661,7 @@ class TestGeneration:
         assert self.generate(model, {"image_features": features}).tolist() == expected
         assert self.generate(model, {"content_embeds": 3 * vectors}).tolist() == expected
 
-    def test_contents_are_the_vector_and_means_of_its_neighbours(self):
+    def test_contents_are_the_vector_and_means_of_its_neighbors(self):
         model = tiny_captioner()
         target = torch.nn.functional.normalize(torch.randn(1, 8))
         vector, words, sentences = model.contents(target, num_neighbors=2)[0]

@@ -157,7 +157,7 @@ def test_the_command_line_takes_any_model(name, folders, images, tmp_path, capsy
     assert all({"value", "low", "high"} == set(record["deletion"]["score_center"]) for record in explained)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     assert [example["layers"] for example in data] == [2, 2] and [example["heads"] for example in data] == [4, 4]
-    for example in data:  # curves of all words together, and of each word: by its map, at random, from the centre
+    for example in data:  # curves of all words together, and of each word: by its map, at random, from the center
         assert np.shape(example["deletion"]["curves"]) == (1 + len(example["words"]), 3, 6)
 
 

@@ -111,7 +111,7 @@ def write_region_files(data) -> None:
     trained = [number for number, split in enumerate(SPLITS) if split == "train"]
     (data / "vqa").mkdir()
     for split, images in (("train2014", trained), ("val2014", [n for n in range(len(SPLITS)) if n not in trained])):
-        asked = [{"question_id": 10 + n, "image_id": n, "question": "What colour is it?"} for n in images]
+        asked = [{"question_id": 10 + n, "image_id": n, "question": "What color is it?"} for n in images]
         given = [
             {"question_id": 10 + n, "answers": [{"answer": "red"}] * 7 + [{"answer": "blue"}] * 3} for n in images
         ]

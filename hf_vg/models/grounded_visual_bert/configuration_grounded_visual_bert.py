@@ -45,7 +45,7 @@ class GroundedVisualBertConfig(VisionConfigMixin, VisualBertConfig):
             The feature of a region is the mean over this many sampling points per side. 14 equals a 7 x 7 RoI align
             with 2 x 2 points per bin.
         geometry_frequencies (`int`, *optional*, defaults to 256):
-            Number of frequencies that encode the centre, width and height of a box: 4 x 2 x 256 = 2,048 numbers.
+            Number of frequencies that encode the center, width and height of a box: 4 x 2 x 256 = 2,048 numbers.
         attention_supervision (`str`, *optional*, defaults to `"none"`):
             How a VGP model learns grounding: not at all (`"none"`), with a classifier of phrases and boxes
             (`"indirect"`), with the attention of every layer and head (`"direct"`), or with attention rollout

@@ -73,7 +73,7 @@ def roi_align(
 
 def geometry_embedding(boxes: torch.Tensor, frequencies: int) -> torch.Tensor:
     r"""
-    Encodes the centre, width and height of boxes with sinusoids.
+    Encodes the center, width and height of boxes with sinusoids.
 
     Args:
         boxes (`torch.Tensor` of shape `(batch, boxes, 4)`):

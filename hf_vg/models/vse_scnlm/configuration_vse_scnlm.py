@@ -91,7 +91,7 @@ class VseScnlmConfig(VisionConfigMixin, PreTrainedConfig):
         template_size (`int`, *optional*, defaults to 0):
             Number of tags of the longest template.
         num_sentences (`int`, *optional*, defaults to 0):
-            Number of training sentences whose vectors are kept. `generate` finds nearest neighbours among them.
+            Number of training sentences whose vectors are kept. `generate` finds nearest neighbors among them.
         num_bigrams (`int`, *optional*, defaults to 0):
             Number of bigrams of the language model that ranks captions.
         num_trigrams (`int`, *optional*, defaults to 0):
