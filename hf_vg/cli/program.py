@@ -16,6 +16,7 @@
 import argparse
 import itertools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -69,14 +70,15 @@ class _Parser(argparse.ArgumentParser):
         print(f"{self.prog}: error: {first_line(message)} (`{self.prog} --help` shows all arguments)", file=sys.stderr)
         sys.exit(2)
 
+
+class _CommandParser(_Parser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]  # argparse has no types here
         """Names an unknown option before its value can be mistaken for something else."""
-        if self._subparsers is None:
-            known = [option.removeprefix("--") for option in self._option_string_actions]
-            for text in itertools.takewhile(lambda text: text != "--", args):
-                name = text.removeprefix("--").split("=")[0]
-                if text.startswith("--") and not any(option.startswith(name) for option in known):
-                    self.error(f"unknown argument --{name}{did_you_mean(name, known, '--')}")
+        known = re.findall(r"--(\w+)", self.format_usage())
+        for text in itertools.takewhile(lambda text: text != "--", args):
+            name = text.removeprefix("--").split("=")[0]
+            if text.startswith("--") and not any(option.startswith(name) for option in ("help", *known)):
+                self.error(f"unknown argument --{name}{did_you_mean(name, known, '--')}")
         return super().parse_known_args(args, namespace)
 
 
@@ -86,7 +88,9 @@ def parser() -> argparse.ArgumentParser:
         "hf-vg", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     main_parser.add_argument("--version", action="version", version=f"hf-vg {__version__}")
-    commands = main_parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = main_parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
     for name, (module, images) in COMMANDS.items():
         command = commands.add_parser(
             name,
