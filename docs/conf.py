@@ -32,6 +32,7 @@ myst_heading_anchors = 3
 
 # Notebooks are text in git. They run when the site is built, and again only if they have changed.
 nb_execution_mode = os.environ.get("HF_VG_NOTEBOOKS", "cache")
+nb_execution_in_temp = True  # notebooks write files
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
