@@ -20,7 +20,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import transformers
 from huggingface_hub.utils import disable_progress_bars
@@ -72,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(_Parser):
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]  # argparse has no types here
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Names an unknown option before its value can be mistaken for something else."""
         known = re.findall(r"--(\w+)", self.format_usage())
         for text in itertools.takewhile(lambda text: text != "--", args):
