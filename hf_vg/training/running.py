@@ -207,9 +207,10 @@ def _choose_backbone(args: Any) -> None:
     if not (isinstance(args, ModelArguments) and isinstance(args, CaptionDataArguments)) or args.dataset == "scenes":
         return
     starts_anew = not any(getattr(args, field.name) for field in fields(args) if field.name in ("checkpoint", "space"))
+    if not starts_anew or args.backbone is not None or "backbone_config" in args.model:
+        return
     # Models of transformers, such as BLIP, have an image encoder of their own.
-    has_backbone = "backbone_config" in {field.name for field in fields(CONFIG_MAPPING[args.model_type])}
-    if starts_anew and has_backbone and args.backbone is None and "backbone_config" not in args.model:
+    if "backbone_config" in {field.name for field in fields(CONFIG_MAPPING[args.model_type])}:
         args.backbone = PHOTO_BACKBONE
         PartialState().print(
             f"The backbone is the pretrained {PHOTO_BACKBONE} of the Hub. To use another one: --backbone NAME or "

@@ -149,7 +149,7 @@ def plain_lstm(
     return torch.cat(states, dim=-1) * (places < lengths).unsqueeze(-1), torch.stack(finals)
 
 
-# A training step of Att. CAP2ALL is 1.5x faster than with `plain_lstm`
+# A training step of Att. CAP2ALL is 1.4x faster than with `plain_lstm`
 # (benchmarks/grounded_encoder.py --batch_size 32, one thread).
 def train_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, lengths: torch.Tensor, constant: Any, state: Any

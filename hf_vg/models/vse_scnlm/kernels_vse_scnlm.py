@@ -22,7 +22,7 @@ import torch
 def encode_alike(encoder: Any, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """
     Encodes sentences without dropout, and reads first words that several sentences share only once. The plain version
-    is [`encode_each`]. Describing an image is 3.3x faster with this kernel (benchmarks/scnlm.py).
+    is [`encode_each`]. Describing an image is 2.7x faster with this kernel (benchmarks/scnlm.py).
     """
     if encoder.rnn is None:
         return encode_each(encoder, input_ids, lengths)
