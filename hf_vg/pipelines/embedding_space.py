@@ -354,33 +354,50 @@ def _nearest(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     best = queries.new_empty(len(queries), 0)
     numbers = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+    if not len(queries):
+        return best, numbers
     size = max(1, _NUMBERS_AT_A_TIME // max(queries.shape))
+    rows_at_a_time = size
+    if queries.device.type == "cpu":  # a processor multiplies fastest what its cache holds
+        rows_at_a_time = max(4 * len(queries), (1 << 18) // len(queries))
+    columns = queries.T.contiguous()
     scores = queries.new_empty(0, len(queries))  # one piece of memory for all slices
     for start, candidates in _slices(parts, size):
-        scores = torch.mm(candidates.to(queries), queries.T, out=scores.resize_(len(candidates), len(queries)))
-        values, rows = _highest(scores, top_k)
+        groups = -(-len(candidates) // _GROUP)
+        scores.resize_(groups * _GROUP, len(queries))[len(candidates) :] = -torch.inf
+        for first in range(0, len(candidates), rows_at_a_time):
+            some = candidates[first : first + rows_at_a_time].to(queries)
+            torch.mm(some, columns, out=scores[first : first + len(some)])
+        if groups > top_k:
+            values, rows = _highest(scores, top_k, best[:, -1] if best.shape[1] == top_k else None)
+        else:
+            values, rows = scores[: len(candidates)].T.topk(min(top_k, len(candidates)), dim=1)
         best, numbers = torch.cat([best, values], dim=1), torch.cat([numbers, rows + start], dim=1)
         best, kept = best.topk(min(top_k, best.shape[1]), dim=1)
         numbers = numbers.gather(1, kept)
     return best, numbers
 
 
-def _highest(scores: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _highest(scores: torch.Tensor, top_k: int, beaten: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The highest scores in each column, and their rows, both of shape `(columns, top_k)`. Only some groups of rows are
-    searched: a group can hold one of the highest scores only if its maximum is one of the highest maxima.
+    The highest scores of each column and their rows, `(columns, most found)`, filled up with minus infinity. Scores
+    that are not above `beaten`, one number per column, may be left out. Groups of rows are searched only if their
+    maximum can be one of the highest scores.
     """
-    groups = len(scores) // _GROUP
-    if groups <= top_k:
-        return scores.T.topk(min(top_k, len(scores)), dim=1)
-    grouped, rest = scores.split([groups * _GROUP, len(scores) % _GROUP])
-    maxima = grouped.unflatten(0, (groups, _GROUP)).amax(dim=1).T.contiguous()
-    firsts = maxima.topk(top_k, dim=1).indices * _GROUP
-    rows = (firsts.unsqueeze(-1) + torch.arange(_GROUP, device=scores.device)).flatten(1)
-    others = torch.arange(groups * _GROUP, len(scores), device=scores.device)
-    rows = torch.cat([rows, others.expand(len(rows), len(rest))], dim=1)
-    values, found = scores.T.gather(1, rows).topk(top_k, dim=1)
-    return values, rows.gather(1, found)
+    maxima = scores.unflatten(0, (-1, _GROUP)).amax(dim=1)
+    if beaten is None:  # every maximum is a score, so that the highest ones are a bound
+        beaten = maxima.topk(top_k, dim=0).values[-1].nextafter(maxima.new_tensor(-torch.inf))
+    group, columns = (maxima > beaten).T.nonzero(as_tuple=True)[::-1]  # in the order of columns
+    rows = group[:, None] * _GROUP + torch.arange(_GROUP, device=scores.device)
+    values = scores[rows, columns[:, None]]  # (groups that are searched, rows of a group)
+    is_high = values > beaten[columns, None]
+    columns = columns.repeat_interleave(is_high.sum(dim=1))
+    counts = columns.bincount(minlength=len(beaten))
+    places = torch.arange(len(columns), device=scores.device) - (counts.cumsum(0) - counts)[columns]
+    shape = (len(beaten), int(counts.max()))
+    best, best_rows = scores.new_full(shape, -torch.inf), rows.new_zeros(shape)
+    best[columns, places], best_rows[columns, places] = values[is_high], rows[is_high]
+    return best, best_rows
 
 
 def _slices(parts: Iterable[torch.Tensor | np.ndarray], size: int) -> Iterator[tuple[int, torch.Tensor]]:

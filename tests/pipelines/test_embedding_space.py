@@ -194,6 +194,17 @@ class TestAnyModel:
         assert numbers.tolist() == expected.indices.tolist()
         torch.testing.assert_close(values, expected.values)
 
+    @pytest.mark.parametrize("number", [0, 1, 100, 1030])
+    def test_any_number_of_queries_finds_the_same(self, number):
+        queries, candidates = torch.randn(number, 16), torch.randn(6000, 16)
+        values, numbers = embedding_space.nearest(queries, lambda: candidates.split(4500), 10)
+        if not number:
+            assert len(values) == len(numbers) == 0
+            return
+        expected = (queries @ candidates.T).topk(10, dim=1)
+        torch.testing.assert_close(values, expected.values)
+        torch.testing.assert_close((queries[:, None] * candidates[numbers]).sum(dim=-1), expected.values)
+
     def test_equal_scores_are_all_found(self):
         values, numbers = embedding_space.nearest(torch.ones(1, 1), lambda: [torch.ones(1000, 1)], 20)
         assert values.tolist() == [[1.0] * 20] and len(set(numbers[0].tolist())) == 20
