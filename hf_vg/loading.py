@@ -44,9 +44,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_MAPPING
+from transformers.utils import logging
 
 from .examples import CHECKPOINTS, checkpoint
 
+
+logger = logging.get_logger(__name__)
 
 HUB_TIMEOUT = 10  # seconds
 MAX_IMAGE_SIDE = 4096  # largest image side of an image processor, in pixels
@@ -428,8 +431,19 @@ def check_weights(
         more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
         raise ValueError(f"{name_or_path} lacks weights of {type(model).__name__}: {', '.join(lacks[:3])}{more}.")
     for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and name not in missing and not torch.isfinite(tensor).all():
-            raise ValueError(f"{name_or_path} has weights that are not finite, in {name}. It cannot be used.")
+        if not tensor.is_floating_point() or name in missing or torch.isfinite(tensor).all():
+            continue
+        # Batch normalization divides by it: a variance too large for float16 makes a channel constant.
+        if (
+            name.endswith("running_var")
+            and (infinite := int((tensor == torch.inf).sum())) == (~tensor.isfinite()).sum()
+        ):
+            logger.warning(
+                f"{name_or_path}: {infinite} of {len(tensor)} variances in {name} are infinite. Were they "
+                "saved in float16? The model works, but these channels are constant."
+            )
+            continue
+        raise ValueError(f"{name_or_path} has weights that are not finite, in {name}. It cannot be used.")
 
 
 def _check_json(file: Path) -> None:

@@ -25,8 +25,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor
 
-from hf_vg import VseScnlmForConditionalGeneration
-from hf_vg.loading import find_checkpoint, load_checkpoint, load_config, load_part
+from hf_vg import VggBackbone, VggConfig, VseScnlmForConditionalGeneration
+from hf_vg.loading import check_weights, find_checkpoint, load_checkpoint, load_config, load_part
 from hf_vg.pipelines import load_captioner
 from tests.checkpoints import save_captioner, save_encoder, save_regions, save_space
 from tests.common import ROOT
@@ -173,6 +173,21 @@ class TestDamage:
     def test_weights_that_are_not_finite(self, captioner, value):
         self.change(captioner, lambda weights: weights["lm_head.bias"].view(-1)[0:1].fill_(value))
         self.refused(captioner, "not finite, in lm_head.bias")
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_variances_of_batch_norm_may_be_infinite(self, value, caplog):
+        """Published in float16, ResNets have such channels. A NaN is always refused."""
+        config = VggConfig(depths=[1], hidden_sizes=[4], use_batch_norm=True)
+        backbone = VggBackbone(config).eval()
+        name, variances = next(item for item in backbone.state_dict().items() if item[0].endswith("running_var"))
+        variances[1] = value
+        if value != value:
+            with pytest.raises(ValueError, match=f"not finite, in {name}"):
+                check_weights("resnet", backbone, [])
+            return
+        check_weights("resnet", backbone, [])
+        assert f"1 of 4 variances in {name} are infinite" in caplog.text
+        assert torch.isfinite(backbone(torch.randn(1, 3, 8, 8)).feature_maps[-1]).all()
 
     def test_weights_of_another_shape(self, captioner):
         self.change(captioner, lambda weights: weights.update({"lm_head.bias": torch.zeros(3)}))
