@@ -33,7 +33,7 @@ from .draws import toss
 from .entities import grounded_scenes
 from .feature_extraction import backbone_of, extract_features
 from .features import FeatureCache, undecoded
-from .images import open_or_report
+from .images import mirror_boxes, open_or_report
 from .loading_report import LoadingReport
 from .processes import process_state
 from .scenes import load_scenes
@@ -295,8 +295,11 @@ def captioner_rows(
     if by_length:
         rows = one_caption_a_row(rows, processor.tokenizer, args.max_caption_words)
     if cache is not None:
-        return cache.attach(rows, mirrored=mirrored)
-    return rows.with_transform(_mirror_at_random, columns=["image", "captions"]) if mirror_images else rows
+        sizes = ["image_size"] if grounding else []  # boxes are in pixels, and the images are not opened again
+        return cache.attach(rows, columns=["captions", *grounding, *sizes], mirrored=mirrored)
+    if mirror_images:
+        return rows.with_transform(_mirror_at_random, columns=["image", "captions", *grounding])
+    return rows
 
 
 def say_long_captions(
@@ -335,10 +338,12 @@ def say_long_captions(
 
 def _mirror_at_random(batch: dict[str, list]) -> dict[str, list]:
     images = []
-    for source, coin in zip(batch["image"], toss(batch["captions"]), strict=True):
+    for row, (source, coin) in enumerate(zip(batch["image"], toss(batch["captions"]), strict=True)):
         image = open_or_report(source) if coin else None
         # The collator opens the other images and replaces the unreadable ones.
         images.append(source if image is None else mirror(image))
+        if image is not None and "boxes" in batch:
+            batch["boxes"][row] = mirror_boxes(batch["boxes"][row], image.width)
     return {**batch, "image": images}
 
 

@@ -61,8 +61,8 @@ class CaptionCollator:
         r"""
         Args:
             rows (`list[dict]`):
-                Each row has its `captions` and an `image` or its cached `image_features`. Rows with an `image` may
-                also have `phrases` and `boxes`, see [`grounded_captions`].
+                Each row has its `captions` and an `image` or its cached `image_features`. Rows may also have `phrases`
+                and `boxes`, see [`grounded_captions`]. Rows with cached features then have the `image_size`, too.
 
         Returns:
             `dict[str, torch.Tensor]`: `pixel_values` or `image_features`, and `labels` of shape
@@ -105,7 +105,8 @@ class CaptionCollator:
                 ]
             )
             spans[-1] += [[] for _ in range(labels.shape[1] - len(offsets))]
-        return phrase_inputs(spans, [row["image"].size for row in rows], self.processor.image_processor)
+        sizes = [row["image_size"] if "image_size" in row else row["image"].size for row in rows]
+        return phrase_inputs(spans, sizes, self.processor.image_processor)
 
     def prompts(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """

@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 from tqdm.auto import tqdm
 
 from .draws import toss
+from .images import image_size, mirror_boxes
 from .processes import process_state
 
 
@@ -108,10 +109,12 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
             dataset ([`~datasets.Dataset`]):
                 Rows with an `image`. All images must be in the cache.
             columns (`Iterable[str]`, *optional*, defaults to `("captions",)`):
-                The other columns that a row returns. Add `"image"` to keep the image too.
+                The other columns that a row returns. Add `"image"` to keep the image too, and `"image_size"` for its
+                width and height in pixels.
             mirrored ([`FeatureCache`], *optional*):
                 Features of the same images, mirrored. Each time rows are read, either of the two features is chosen at
-                random, see [`~hf_vg.data.draws.batch_generator`].
+                random, see [`~hf_vg.data.draws.batch_generator`]. If `columns` has `boxes`, it must have `image_size`
+                too, and the boxes are mirrored with the image.
 
         Returns:
             [`~datasets.Dataset`]: Rows with `columns` and `image_features`.
@@ -130,13 +133,20 @@ class FeatureCache(Mapping[bytes, torch.Tensor]):
                     f"{path}. Run recipes/extract_features.py to compute them."
                 )
         columns = [*columns]
+        if "image_size" in columns:
+            images = undecoded(dataset.select_columns("image"))["image"]
+            dataset = dataset.add_column("image_size", [image_size(image) for image in images])
 
         def add_features(batch: dict[str, list]) -> dict[str, list]:
             digests = batch["image_digest"]
             coins = [False] * len(digests) if mirrored is None else toss(digest.hex() for digest in digests)
             caches = (self, self if mirrored is None else mirrored)
             features = [caches[coin][digest] for coin, digest in zip(coins, digests, strict=True)]
-            return {**{name: batch[name] for name in columns}, "image_features": features}
+            rows = {name: batch[name] for name in columns} | {"image_features": features}
+            if "boxes" in columns and any(coins):
+                boxes = zip(coins, batch["boxes"], batch["image_size"], strict=True)
+                rows["boxes"] = [mirror_boxes(some, width) if coin else some for coin, some, (width, _) in boxes]
+            return rows
 
         if "image" not in columns:
             dataset = dataset.remove_columns("image")

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from huggingface_hub.utils import httpx
-from PIL import Image, ImageOps, features
+from PIL import ExifTags, Image, ImageOps, features
 
 
 logger = logging.getLogger(__name__)
@@ -130,6 +130,45 @@ def image_problem(source: "str | PathLike | bytes | dict[str, Any]", decode: boo
             return str(error)
         return f"{_describe(source)} cannot be opened as an image: {_first_line(error)}"
     return None
+
+
+def image_size(source: "str | PathLike | bytes | dict[str, Any] | Image.Image") -> tuple[int, int]:
+    r"""
+    Reads the width and height that [`open_image`] would return. Only the header of the file is read.
+
+    Args:
+        source (`str`, `PathLike`, `bytes`, `dict` or `PIL.Image.Image`):
+            The image, see [`open_image`].
+
+    Returns:
+        `tuple[int, int]`: Width and height in pixels.
+
+    Example:
+
+    ```python
+    >>> import hf_vg
+    >>> from hf_vg.data.images import image_size
+
+    >>> image_size(hf_vg.examples.scenes()[0]["image"])
+    (128, 128)
+    ```
+    """
+    with _opened(source, MAX_PIXELS, MAX_ASPECT_RATIO) as image:
+        is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        return image.size[::-1] if is_turned else image.size
+
+
+def mirror_boxes(boxes: Sequence[Sequence[float]], width: float) -> list[list[float]]:
+    """
+    Returns the boxes of a mirrored image.
+
+    Args:
+        boxes (`Sequence` of `(left, top, right, bottom)`):
+            Boxes in pixels.
+        width (`float`):
+            Width of the image.
+    """
+    return [[width - right, top, width - left, bottom] for left, top, right, bottom in boxes]
 
 
 def readable_rows(rows: list[dict[str, Any]], strict: bool = False) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from .detections import load_detections
 from .entities import GROUNDED_FEATURES, grounded_scenes, load_flickr30k_entities
 from .feature_extraction import backbone_of, extract_features
 from .features import undecoded
-from .images import image_problem, open_image
+from .images import image_problem, image_size, open_image
 from .loading_report import LoadingReport
 from .paraphrases import load_paraphrases, make_caption_pairs, nearest_images, paraphrases_by_image
 from .referring import load_referring
@@ -524,7 +524,7 @@ def region_images(
     cache = extract_features(images, _backbone(model), processor.image_processor, args.features)
     boxes = []
     for row in images:
-        width, height = open_image(row["image"]).size
+        width, height = image_size(row["image"])
         corners = np.asarray(row["boxes"], dtype=np.float64).reshape(-1, 4) / [width, height, width, height]
         boxes.append(corners.clip(0, 1).tolist())
     relative = images.remove_columns("boxes").add_column("boxes", boxes, feature=images.features["boxes"])
@@ -627,7 +627,7 @@ def _with_relative_boxes(images: Mapping[str, Dataset], rows: Mapping[str, Datas
     relative = {}
     for split, table in rows.items():
         pictures = undecoded(images[split].select_columns("image"))
-        sizes = [open_image(row["image"]).size * 2 for row in pictures]  # width, height, width, height
+        sizes = [image_size(row["image"]) * 2 for row in pictures]  # width, height, width, height
         boxes = [np.divide(row["box"], sizes[row["row"]]).tolist() for row in table]
         relative[split] = table.remove_columns("box").add_column("box", boxes)
     return DatasetDict(relative)

@@ -192,9 +192,7 @@ class CaptionerArguments(ModelArguments, CaptionerDataArguments):
                     f"`attention_supervision` needs boxes: `dataset` must be {' or '.join(GROUNDED_DATASETS)}, got "
                     f"{self.dataset}."
                 )
-            others = {"reward": self.reward, "streaming": self.streaming, "features": self.features}
-            others |= {"mirror_images": self.mirror_images}
-            for name, value in others.items():
+            for name, value in {"reward": self.reward, "streaming": self.streaming}.items():
                 if value:
                     raise ValueError(f"`attention_supervision` does not go with `{name}`: leave one of them out.")
 

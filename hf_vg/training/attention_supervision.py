@@ -59,7 +59,7 @@ ONE_STREAM = {
 class AttentionSupervisionMixin(LossPartsMixin):
     r"""
     Put it in front of a [`Trainer`], a [`Seq2SeqTrainer`] or TRL's `SFTTrainer`, and words also learn where to look.
-    The trainer then logs `loss_attention` beside `loss`.
+    The trainer then logs `loss_grounding` beside `loss`.
 
     ```python
     >>> from trl import SFTTrainer
@@ -200,10 +200,10 @@ class AttentionSupervisionMixin(LossPartsMixin):
                 )
         parts = {}
         if targets is not None:
-            parts["attention"] = sum((self._mean(name, *losses[name]) for name in losses), loss.new_zeros(()))
+            parts["grounding"] = sum((self._mean(name, *losses[name]) for name in losses), loss.new_zeros(()))
         if teacher_logits is not None:
             parts["distillation"] = self._mean("words", *self._divergence(outputs, teacher_logits, inputs))
-        weights = {"attention": self.attention_weight, "distillation": self.distillation_weight}
+        weights = {"grounding": self.attention_weight, "distillation": self.distillation_weight}
         for name, part in parts.items():
             self.log_part(f"loss_{name}", part)
             loss = loss + weights[name] * part / self._batches_to_sum(kwargs.get("num_items_in_batch"))
@@ -403,7 +403,7 @@ class AttentionSupervisedTrainer(AttentionSupervisionMixin, Trainer):
     ... )
     >>> _ = trainer.train()  # doctest: +ELLIPSIS
     {'loss': ...
-    >>> "loss_attention" in trainer.state.log_history[0]
+    >>> "loss_grounding" in trainer.state.log_history[0]
     True
 
     ```

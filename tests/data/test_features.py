@@ -41,14 +41,16 @@ from hf_vg.data import (
     FeatureCache,
     captioner_rows,
     extract_features,
+    grounded_captions,
     load_backbone,
     open_image,
     train_word_tokenizer,
 )
 from hf_vg.data.captions import CAPTION_FEATURES
+from hf_vg.data.entities import GROUNDED_FEATURES
 from hf_vg.data.features import image_digests
 from hf_vg.data.streaming import CaptionStream
-from hf_vg.training import CaptionerArguments, build_captioner
+from hf_vg.training import CaptionerArguments, SupervisedCaptionerTrainer, VgTrainingArguments, build_captioner
 from tests.common import start_process
 
 
@@ -402,6 +404,88 @@ def test_a_coin_decides_whether_an_image_is_mirrored(dataset, image_processor, b
     stream = CaptionStream(None, "image")
     with pytest.raises(ValueError, match="does not work with `streaming`"):
         captioner_rows(CaptionerArguments(), stream, None, processor, mirror_images=True)
+
+
+@pytest.fixture
+def grounded(tmp_path):
+    """Photos of 24 x 20 pixels with a dog on the left side."""
+    rows = []
+    for number, path in enumerate(draw(tmp_path / "images")):
+        row = grounded_captions(["a dog runs", f"dog {number}"], [("dog", [2, 4, 8, 16])])
+        rows.append({"image_id": path, "image": path, **row})
+    return Dataset.from_list(rows, features=GROUNDED_FEATURES)
+
+
+@pytest.fixture
+def grounded_captioner(tmp_path):
+    """Makes the same captioner each time, and the arguments that say whether its features are cached."""
+    folder = tmp_path / "backbone"
+    torch.manual_seed(0)
+    VggBackbone(VggConfig(depths=[1, 1], hidden_sizes=[4, 8])).save_pretrained(folder)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}, do_center_crop=False).save_pretrained(folder)
+
+    def make(cached: bool):
+        args = CaptionerArguments(
+            model={"embedding_size": 8, "hidden_size": 8, "dropout": 0.0, "attention_penalty": 0.5},
+            backbone=str(folder),
+            features=str(tmp_path / "cache") if cached else None,
+            dataset="flickr30k_entities",
+            data_dir="entities",
+            attention_supervision="direct",
+        )
+        torch.manual_seed(0)
+        return args, *build_captioner(args, train_word_tokenizer(["a dog runs", "the dog"]))
+
+    return make
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_boxes_are_mirrored_with_their_image(grounded, grounded_captioner, cached):
+    args, model, processor = grounded_captioner(cached)
+    collator = CaptionCollator(processor)
+    plain = captioner_rows(args, grounded, model, processor)
+    rows = captioner_rows(args, grounded, model, processor, mirror_images=True)
+    image = "image_features" if cached else "pixel_values"
+    sides = []
+    for index in range(NUM_IMAGES):
+        expected, batch = (collator([of[index]]) for of in (plain, rows))
+        assert torch.equal(expected["boxes"][0], torch.tensor([[2 / 24, 4 / 20, 8 / 24, 16 / 20]]))
+        sides.append(not torch.equal(expected[image], batch[image]))
+        boxes = torch.tensor([[16 / 24, 4 / 20, 22 / 24, 16 / 20]]) if sides[-1] else expected["boxes"][0]
+        torch.testing.assert_close(batch["boxes"][0], boxes)
+        assert torch.equal(batch["phrase_spans"], expected["phrase_spans"])
+    assert 0 < sum(sides) < NUM_IMAGES
+
+
+def test_a_broken_image_with_boxes_is_left_out(grounded, grounded_captioner):
+    Path(grounded["image_id"][3]).write_bytes(b"broken")
+    args, model, processor = grounded_captioner(cached=True)
+    rows = captioner_rows(args, grounded, model, processor)
+    assert len(rows) == NUM_IMAGES - 1 and all(tuple(row["image_size"]) == (24, 20) for row in rows)
+
+
+def test_supervision_is_the_same_with_cached_features(grounded, grounded_captioner, tmp_path):
+    logs = []
+    for cached in (False, True):
+        args, model, processor = grounded_captioner(cached)
+        trainer = SupervisedCaptionerTrainer(
+            model=model,
+            args=VgTrainingArguments(
+                str(tmp_path / "out"), max_steps=1, logging_steps=1, per_device_train_batch_size=4, use_cpu=True,
+                remove_unused_columns=False, disable_tqdm=True, save_strategy="no",
+            ),
+            train_dataset=captioner_rows(args, grounded, model, processor),
+            data_collator=CaptionCollator(processor),
+            processing_class=processor,
+            attention_weight=2.0,
+        )  # fmt: skip
+        trainer.train()
+        logs.append(trainer.state.log_history[0])
+    for name in ("loss", "loss_caption", "loss_attention", "loss_grounding"):
+        assert logs[0][name] == pytest.approx(logs[1][name], rel=1e-3)
+    # The penalty of the paper and the supervision are parts of their own.
+    parts = logs[0]["loss_caption"] + 0.5 * logs[0]["loss_attention"] + 2 * logs[0]["loss_grounding"]
+    assert logs[0]["loss"] == pytest.approx(parts, rel=1e-3)
 
 
 def environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 from hf_vg.data import open_image
+from hf_vg.data.images import image_size
 
 
 def encoded(image: Image.Image, format: str = "PNG", **kwargs) -> bytes:
@@ -71,7 +72,8 @@ def test_transparency_lies_on_white():
 def test_orientation_of_the_camera_is_applied():
     exif = Image.Exif()
     exif[0x0112] = 6  # rotated by 90 degrees
-    assert open_image(encoded(Image.new("RGB", (6, 4)), "JPEG", exif=exif)).size == (4, 6)
+    turned = encoded(Image.new("RGB", (6, 4)), "JPEG", exif=exif)
+    assert open_image(turned).size == image_size(turned) == (4, 6)
 
 
 @pytest.mark.parametrize(

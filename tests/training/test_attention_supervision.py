@@ -84,7 +84,7 @@ def supervised(model, inputs, folder, **options) -> tuple[torch.Tensor, torch.Te
     with trainer._recording:
         loss = trainer.compute_loss(model, dict(inputs))
         loss.backward()
-    (part,) = trainer._parts["loss_attention"]
+    (part,) = trainer._parts["loss_grounding"]
     return loss.detach(), part
 
 
@@ -241,9 +241,9 @@ def test_ways_of_training_give_the_same_gradient(name, kind, way, tmp_path):
         model, inputs = inputs_of(name)
         found.append(one_step(model, inputs, tmp_path, options=options, **arguments))
     (logs, gradients), (other_logs, others) = found
-    for part in ("loss", "loss_attention", "loss_distillation"):
+    for part in ("loss", "loss_grounding", "loss_distillation"):
         assert other_logs[part] == pytest.approx(logs[part], abs=2e-4)
-    assert logs["loss_attention"] > 0 and gradients.keys() == others.keys()
+    assert logs["loss_grounding"] > 0 and gradients.keys() == others.keys()
     for key, gradient in gradients.items():
         torch.testing.assert_close(others[key], gradient, rtol=1e-4, atol=1e-5)
 
@@ -431,8 +431,8 @@ def test_sft_trainer_of_trl(tmp_path):
         attention_layers=[-1],
     )  # fmt: skip
     trainer.train()
-    logs = [entry for entry in trainer.state.log_history if "loss_attention" in entry]
-    assert logs[-1]["loss_attention"] < logs[0]["loss_attention"] and "mean_token_accuracy" in logs[0]
+    logs = [entry for entry in trainer.state.log_history if "loss_grounding" in entry]
+    assert logs[-1]["loss_grounding"] < logs[0]["loss_grounding"] and "mean_token_accuracy" in logs[0]
     assert [entry["missing_phrases"] for entry in logs] == [1, 2, 3, 4, 5, 6]
 
 

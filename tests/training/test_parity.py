@@ -234,7 +234,7 @@ def train_a_step(name: str, output_dir: str) -> dict[str, torch.Tensor]:
     if processes > 1:
         assert trainer.model_wrapped.find_unused_parameters is False
     logs = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    loss = [logs["loss"], logs["loss_attention"] if name in TRAINERS else 0.0]
+    loss = [logs["loss"], logs["loss_grounding"] if name in TRAINERS else 0.0]
     baseline = {"baseline": model.baseline} if getattr(model, "baseline", None) is not None else {}
     return {"loss": torch.tensor(loss), **baseline, **keep.gradients}
 
