@@ -51,7 +51,7 @@ from hf_vg.training import AttentionSupervisedTrainer
 
 
 BATCH, TOKENS, REGIONS, PHRASES, PAIRS = 8, 48, 37, 8, 4
-SIDE, PATCH, WORDS, IMAGE_TOKEN = 24, 14, 64, 4_000  # of LLaVA: 576 image tokens, and a prompt with its answer
+SIDE, PATCH, WORDS, IMAGE_TOKEN = 32, 14, 64, 4_000  # of LLaVA: 1,024 image tokens, and a prompt with its answer
 WAYS = {
     "visual_bert": ("VisualBertModel", "none", "indirect", "direct", "rollout"),
     "llava": ("SDPA", "direct", "rollout", "eager"),

@@ -3,11 +3,12 @@
 #
 #   make results SYSTEM=show_attend_tell DATA=data WEIGHTS=weights
 #
-# SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, or data_sizes
+# SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, data_sizes,
+#            attention (on scenes; needs no data), or attention_photos
 # DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
 # WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
 # OUTPUT     gets features, checkpoints and scores: outputs by default. If it is stopped, run it again to resume
-# SEEDS      for vgp: "0 1 2" by default
+# SEEDS      for vgp and attention: "0 1 2" by default
 # PROCESSES  number of processes, one per GPU: 1 by default
 #
 # Scores are those of the test split, or of dev if DATA has no test split.
@@ -17,7 +18,7 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' recipes/reproduce.sh >&2; 
 [ $# = 1 ] || usage
 : "${DATA:=data}" "${WEIGHTS:=weights}" "${OUTPUT:=outputs}" "${SEEDS:=0 1 2}"
 for folder in "$DATA" "$WEIGHTS"; do
-    [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
+    [ "$1" = attention ] || [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
 done
 
 # Captioners and GroundedVisualBert were measured in mixed precision. On some processors it is slower.
@@ -66,6 +67,16 @@ for_cider() {  # name in OUTPUT of the checkpoint to start from, its own, and ot
 soft_attention() {
     captioner show_attend_tell_flickr8k show_attend_tell_flickr8k
     for_cider show_attend_tell_flickr8k show_attend_tell_cider_flickr8k
+}
+
+supervised() {  # name, way to supervise attention, and other flags
+    local name=$1 method=$2; shift 2
+    train train_captioner spatial_transformer_flickr8k --dataset flickr30k_entities \
+        --data_dir "$DATA/flickr30k_entities" --images_dir "$DATA/flickr8k/Images" --backbone "$WEIGHTS/resnet50" \
+        --squeeze_images 288 --features "$OUTPUT/features" --mirror_images false --eval_strategy no \
+        --save_strategy no --load_best_model_at_end false --num_scored_images 0 --num_figures 0 \
+        --attention_supervision "$method" --output_dir "$OUTPUT/attention_$name" "$@"
+    score_captions "$OUTPUT/attention_$name"
 }
 
 on_resnet50() {  # recipe, config, its name in OUTPUT, and other flags
@@ -123,6 +134,26 @@ case $1 in
                     --output_dir "$OUTPUT/vgp_${method}_$seed"
             done
         done
+        ;;
+    attention)
+        for seed in $SEEDS; do
+            for model in swin_gpt2 llava; do
+                for method in none direct rollout; do
+                    name=${model}_${method}_$seed
+                    train train_captioner ${model}_scenes --num_train_images 6000 --num_train_epochs 2 \
+                        --num_eval_images 400 --eval_strategy no --save_strategy no --num_scored_images 0 \
+                        --num_figures 0 --attention_supervision $method --seed "$seed" --output_dir "$OUTPUT/$name"
+                    python recipes/evaluate_grounding.py --checkpoint "$OUTPUT/$name" --num_eval_images 100 \
+                        --deletion --metrics_file "$OUTPUT/$name/grounding.json"
+                done
+            done
+        done
+        ;;
+    attention_photos)
+        supervised none none
+        supervised direct direct
+        supervised rollout rollout
+        supervised heads direct --attention_layers -1 --attention_heads 0 1 --attention_weight 0.5
         ;;
     data_sizes)
         for share in 0.25 0.5 1; do

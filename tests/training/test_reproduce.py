@@ -33,6 +33,8 @@ SYSTEMS = {
     "vse": {"train_vse": 1, "train_scnlm": 1},
     "grounded_encoder": {"train_grounded_encoder": 5, "evaluate_sentences": 6},
     "vgp": {"train_vgp": 8},
+    "attention": {"train_captioner": 12, "evaluate_grounding": 12},
+    "attention_photos": {"train_captioner": 4, "evaluate_captioner": 4},
     "data_sizes": {"train_captioner": 3, "train_vse": 3, "evaluate_captioner": 3},
 }
 RECORD = f"""#!{sys.executable}
@@ -50,6 +52,7 @@ class Parsed(Exception):
 
 
 def reproduce(tmp_path, *arguments, record=RECORD, **variables):
+    tmp_path.mkdir(exist_ok=True)
     for name in ("accelerate", "python"):
         (tmp_path / name).write_text(record)
         (tmp_path / name).chmod(0o755)
@@ -91,7 +94,8 @@ def test_every_command_is_one_that_its_recipe_takes(system, tmp_path, monkeypatc
         with pytest.raises(Parsed):
             runpy.run_path(str(recipe), run_name="__main__")
         counts[recipe.stem] = counts.get(recipe.stem, 0) + 1
-        outputs.add(flags[flags.index("--output_dir" if "--output_dir" in flags else "--output") + 1])
+        output = next(flag for flag in ("--output_dir", "--output", "--metrics_file") if flag in flags)
+        outputs.add(flags[flags.index(output) + 1])
     assert counts == SYSTEMS[system]
     assert len(outputs) == sum(counts.values())  # nothing is written over
 
@@ -103,6 +107,7 @@ def test_what_is_wrong_is_named(tmp_path):
     assert process.returncode == 2 and "SYSTEM     show_attend_tell" in process.stderr
     process = reproduce(tmp_path, "vse", DATA=tmp_path / "nowhere")
     assert process.returncode == 2 and f"There is no folder {tmp_path / 'nowhere'}." in process.stderr
+    assert reproduce(tmp_path / "scenes", "attention", DATA=tmp_path / "nowhere").returncode == 0  # makes its scenes
     weights = tmp_path / "none"
     weights.mkdir()
     for system, file in (("vse", "glove"), ("show_attend_tell", "vgg16"), ("show_attend_tell_hard", "vgg16")):
