@@ -316,7 +316,7 @@ def nearest(
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""
-    Finds the candidates with the highest inner products. Every candidate is compared.
+    Finds the candidates with the highest inner products. Every candidate is compared. One with a NaN is found last.
 
     Args:
         queries (`torch.FloatTensor` of shape `(queries, size)`):
@@ -371,7 +371,8 @@ def _nearest(
         if groups > top_k:
             values, rows = _highest(scores, top_k, best[:, -1] if best.shape[1] == top_k else None)
         else:
-            values, rows = scores[: len(candidates)].T.topk(min(top_k, len(candidates)), dim=1)
+            few = scores[: len(candidates)].nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+            values, rows = few.T.topk(min(top_k, len(candidates)), dim=1)
         best, numbers = torch.cat([best, values], dim=1), torch.cat([numbers, rows + start], dim=1)
         best, kept = best.topk(min(top_k, best.shape[1]), dim=1)
         numbers = numbers.gather(1, kept)
@@ -382,12 +383,13 @@ def _highest(scores: torch.Tensor, top_k: int, beaten: torch.Tensor | None) -> t
     """
     The highest scores of each column and their rows, `(columns, most found)`, filled up with minus infinity. Scores
     that are not above `beaten`, one number per column, may be left out. Groups of rows are searched only if their
-    maximum can be one of the highest scores.
+    maximum can be one of the highest scores, or is hidden by a NaN.
     """
     maxima = scores.unflatten(0, (-1, _GROUP)).amax(dim=1)
     if beaten is None:  # every maximum is a score, so that the highest ones are a bound
-        beaten = maxima.topk(top_k, dim=0).values[-1].nextafter(maxima.new_tensor(-torch.inf))
-    group, columns = (maxima > beaten).T.nonzero(as_tuple=True)[::-1]  # in the order of columns
+        bounds = maxima.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        beaten = bounds.topk(top_k, dim=0).values[-1].nextafter(maxima.new_tensor(-torch.inf))
+    group, columns = (~(maxima <= beaten)).T.nonzero(as_tuple=True)[::-1]  # in the order of columns
     rows = group[:, None] * _GROUP + torch.arange(_GROUP, device=scores.device)
     values = scores[rows, columns[:, None]]  # (groups that are searched, rows of a group)
     is_high = values > beaten[columns, None]

@@ -205,6 +205,19 @@ class TestAnyModel:
         torch.testing.assert_close(values, expected.values)
         torch.testing.assert_close((queries[:, None] * candidates[numbers]).sum(dim=-1), expected.values)
 
+    @pytest.mark.parametrize("number", [30, 6000])
+    def test_a_vector_with_a_nan_hides_no_other(self, number):
+        queries, candidates = torch.randn(3, 16), torch.randn(number, 16)
+        scores = queries @ candidates.T
+        best = scores.topk(5, dim=1).indices
+        broken = best[:, 0].clone()
+        candidates[broken] = torch.nan
+        scores[:, broken] = -torch.inf
+        values, numbers = embedding_space.nearest(queries, lambda: candidates.split(4500), 10)
+        expected = scores.topk(10, dim=1)
+        torch.testing.assert_close(values, expected.values)
+        assert numbers.tolist() == expected.indices.tolist()
+
     def test_equal_scores_are_all_found(self):
         values, numbers = embedding_space.nearest(torch.ones(1, 1), lambda: [torch.ones(1000, 1)], 20)
         assert values.tolist() == [[1.0] * 20] and len(set(numbers[0].tolist())) == 20
