@@ -23,13 +23,19 @@ Evaluate on photos, also CLIP, SigLIP, ALIGN or a multimodal model of sentence-t
 
     python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space outputs/vse_flickr8k
     python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space openai/clip-vit-base-patch32
+
+Score sums of photos and words, by the words of captions, and draw a search for each:
+
+    python recipes/evaluate_retrieval.py --dataset flickr8k --data_dir flickr8k --space outputs/vse_bow_flickr8k \
+        --arithmetic "dog - black + white" "man - bike + skateboard" --arithmetic_figure outputs/arithmetic.png
 """
 
 import json
 from pathlib import Path
 
 from hf_vg.data import load_caption_data
-from hf_vg.evaluation import retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.evaluation import photo_arithmetic, retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.interpretation import plot_search
 from hf_vg.pipelines import load_space
 from hf_vg.training import RetrievalArguments, encode_rows, run_recipe, start_recipe, tiny_space
 
@@ -58,6 +64,24 @@ def main():
             f"  scene - color + other color: the other color and the same shape at rank 1 in "
             f"{metrics['arithmetic_r1']:.1f}% of {metrics['arithmetic_queries']:,} tries"
         )
+    if args.arithmetic:
+        sums = photo_arithmetic(captions, image_embeds, space.encode_texts, args.arithmetic)
+        ways = ("fit", "fit_image", "fit_word", "fit_chance")
+        mean = {way: sum(row[way] for row in sums) / len(sums) for way in ways}
+        queries = [query for row in sums for query in row["queries"]]
+        print("  % of the first 4 photos that fit    queries    sum  image alone  word alone  chance")
+        for row in (*sums, {"swap": "mean", "queries": queries, **mean}):
+            numbers = "{:7.1f}{:13.1f}{:12.1f}{:8.1f}".format(*(row[way] for way in ways))
+            print(f"  {row['swap']:<33} {len(row['queries']):9,}{numbers}")
+        metrics |= {f"arithmetic_{way}": value for way, value in mean.items()}
+        if args.arithmetic_figure is not None:
+            image = rows["image"]
+            examples = [
+                {"title": row["swap"], "image": image[row["queries"][0]], "found": [image[i] for i in row["found"][0]]}
+                for row in sums
+            ]
+            plot_search(examples, args.arithmetic_figure)
+            print(f"  The first search of each sum: {args.arithmetic_figure}")
     if args.metrics_file is not None:
         Path(args.metrics_file).write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
 

@@ -20,7 +20,7 @@ from .intervals import caption_intervals, grounding_intervals
 from .model_grounding import evaluate_grounding
 from .referring import referring_accuracy
 from .regions import answer_questions, resolve_expressions, vgp_metrics
-from .retrieval import retrieval_metrics, scene_arithmetic_metrics
+from .retrieval import photo_arithmetic, retrieval_metrics, scene_arithmetic_metrics
 from .rewards import bleu_reward, cider_reward, meteor_reward, pointing_reward
 from .scenes import scene_caption_metrics, scene_grounding_metrics
 from .sentence_encoders import cache_vectors, concatenate_encoders, universal_encoder
@@ -49,6 +49,7 @@ __all__ = [
     "grounding_metrics",
     "make_compute_metrics",
     "meteor_reward",
+    "photo_arithmetic",
     "phrase_box_accuracy",
     "pointing_reward",
     "ptb_tokenize",

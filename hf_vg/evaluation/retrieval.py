@@ -11,12 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Retrieval metrics of images and sentences: recall at k, median and mean rank."""
+"""Retrieval metrics of images and sentences: recall at k, median and mean rank, and sums of images and words."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+
+from .tokenization import ptb_tokenize
 
 
 # Maximum number of scores in memory, and of vector elements for near ties.
@@ -226,6 +230,84 @@ def scene_arithmetic_metrics(
             "different colors, are needed."
         )
     return {"arithmetic_r1": 100.0 * right / queries, "arithmetic_queries": queries}
+
+
+def photo_arithmetic(
+    captions: Sequence[Sequence[str]],
+    image_embeds: torch.Tensor,
+    encode_texts: Callable[[list[str]], torch.Tensor],
+    swaps: Sequence[str],
+    top_k: int = 4,
+) -> list[dict[str, Any]]:
+    r"""
+    Evaluates image arithmetic on photos, by the words of their captions: "this dog, but white instead of black".
+
+    A swap is written `"dog - black + white"`. Its queries are the photos whose captions have the words "dog" and
+    "black" and not "white". Each is searched for with the vector of the photo minus "black" plus "white" among all
+    other photos. A photo that is found fits if its captions have "dog" and "white" and not "black".
+
+    Args:
+        captions (`Sequence[Sequence[str]]`):
+            The captions of each photo.
+        image_embeds (`torch.Tensor` of shape `(photos, size)`):
+            Vectors of the photos.
+        encode_texts (`Callable`):
+            A function from a list of words to vectors.
+        swaps (`Sequence[str]`):
+            What to keep, subtract and add, each as `"keep - minus + plus"`, in single words.
+        top_k (`int`, *optional*, defaults to 4):
+            The number of photos to find per query.
+
+    Returns:
+        `list[dict]`: For each swap:
+
+        - **swap** (`str`) -- as given.
+        - **queries** (`list[int]`) -- the photos that are searched with.
+        - **found** (`list[list[int]]`) -- the `top_k` photos that each query finds, best first.
+        - **fit** (`float`) -- percentage of the found photos that fit.
+        - **fit_image**, **fit_word** (`float`) -- the same for the photo alone, and for the new word alone.
+        - **fit_chance** (`float`) -- percentage of all other photos that fit.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_vg.evaluation import photo_arithmetic
+
+    >>> vectors = dict(zip(("black", "white", "dog"), torch.eye(3)))
+    >>> captions = [["a black dog"], ["a white dog"], ["a white cat"]]
+    >>> photos = torch.tensor([[1.0, 0, 1], [0, 1.0, 1], [0, 1.0, 0]])
+    >>> (row,) = photo_arithmetic(
+    ...     captions, photos, lambda words: torch.stack([vectors[w] for w in words]), ["dog - black + white"], top_k=1
+    ... )
+    >>> row["queries"], row["found"], row["fit"], row["fit_chance"]
+    ([0], [[1]], 100.0, 50.0)
+    ```
+    """
+    words = [{word for caption in group for word in ptb_tokenize(caption)} for group in captions]
+    results = []
+    for swap in swaps:
+        match = re.fullmatch(r"\s*(\S+)\s+-\s+(\S+)\s+\+\s+(\S+)\s*", swap)
+        if match is None:
+            raise ValueError(f"A swap must be written like 'dog - black + white', in single words, got {swap!r}.")
+        keep, minus, plus = match.groups()
+        queries = torch.tensor([i for i, w in enumerate(words) if {keep, minus} <= w and plus not in w])
+        fits = torch.tensor([{keep, plus} <= w and minus not in w for w in words])
+        if not len(queries) or not fits.any() or len(words) <= top_k:
+            raise ValueError(
+                f"{swap!r} cannot be scored on these {len(words)} photos: {len(queries)} can be searched with, and "
+                f"{int(fits.sum())} can be found."
+            )
+        old, new = encode_texts([minus, plus])
+        images = image_embeds[queries]
+        row: dict[str, Any] = {"swap": swap, "queries": queries.tolist()}
+        for name, vectors in (("image", images), ("word", new.expand_as(images)), ("", images - old + new)):
+            scores = vectors @ image_embeds.T
+            scores[torch.arange(len(queries)), queries] = -torch.inf
+            found = scores.topk(top_k, dim=1).indices
+            row[f"fit_{name}" if name else "fit"] = 100.0 * fits[found].double().mean().item()
+        results.append(row | {"found": found.tolist(), "fit_chance": 100.0 * int(fits.sum()) / (len(words) - 1)})
+    return results
 
 
 def _count(mask: torch.Tensor, dim: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from .candidates import candidate_examples, caption_candidates
 from .deletion import deletion_summary, deletion_test
 from .explainers import EXPLAINERS, explain_words
 from .families import Family, Layout, family_of, tiles_of
-from .figures import plot_attention, plot_candidates, plot_deletion
+from .figures import plot_attention, plot_candidates, plot_deletion, plot_search
 from .html import explanation_html, save_html
 from .recording import AttentionRecord, record_attention
 from .regions import draw_regions, find_regions, ground_phrase, load_region_model, regions_of_words
@@ -54,6 +54,7 @@ __all__ = [
     "plot_candidates",
     "plot_deletion",
     "plot_regions",
+    "plot_search",
     "plot_sentence_attention",
     "record_attention",
     "region_examples",

@@ -136,6 +136,43 @@ def plot_candidates(examples: Sequence[Mapping[str, Any]], path: str | Path | No
     return figure
 
 
+def plot_search(examples: Sequence[Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
+    r"""
+    Draws one row per search: the image that is searched with, the sum, and the images that are found, best first.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.interpretation import plot_search
+    >>> from PIL import Image
+
+    >>> photo = Image.new("RGB", (64, 64))
+    >>> figure = plot_search([{"image": photo, "title": "- black + white", "found": [photo, photo]}], "search.png")
+    >>> len(figure.axes)
+    3
+    ```
+
+    Args:
+        examples (`Sequence[Mapping]`):
+            Each has an `image`, the images that are `found` (all `PIL.Image.Image`), and a `title` that says what was
+            searched for.
+        path (`str` or `Path`, *optional*):
+            The file to save the figure to. Its ending names the format.
+
+    Returns:
+        `matplotlib.figure.Figure`: The figure. It is not shown on a screen, and pyplot does not keep it open.
+    """
+    columns = 1 + max((len(example["found"]) for example in examples), default=0)
+    figure, axes = axes_grid(len(examples), columns, figsize=(1.7 * columns, 1.6 * max(len(examples), 1)))
+    for row, example in zip(axes, examples, strict=False):
+        row[0].set_title(drawable(example["title"]), fontsize=9, parse_math=False)
+        for axis, image in zip(row, [example["image"], *example["found"]], strict=False):
+            axis.imshow(image.convert("RGB"))
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return figure
+
+
 def plot_deletion(results: Mapping[str, Mapping[str, Any]], path: str | Path | None = None) -> "Figure":
     r"""
     Draws how the probability of words falls as more of the image is hidden: what the maps of each explainer mark,

@@ -140,7 +140,23 @@ class RetrievalArguments(DryRunArguments, CaptionDataArguments):
         default=1, metadata={"help": "Number of parts of the data to evaluate and average. Use 5 for COCO 1K results."}
     )
     batch_size: int = field(default=64, metadata={"help": "Number of images or sentences to encode at a time."})
+    arithmetic: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Sums to score on photos, such as 'dog - black + white': photos with a black dog must find white "
+            "ones. Captions say what a photo shows.",
+            "nargs": "+",
+        },
+    )
+    arithmetic_figure: str | None = field(
+        default=None, metadata={"help": "Image file to draw one search per sum of `arithmetic` to."}
+    )
     metrics_file: str | None = field(default=None, metadata={"help": "JSON file to write the metrics to."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.arithmetic_figure is not None and not self.arithmetic:
+            raise ValueError("`arithmetic_figure` draws the sums of `arithmetic`: name some.")
 
 
 def build_vse(args: VseArguments, tokenizer: PreTrainedTokenizerBase) -> tuple[VseScnlmModel, VseScnlmProcessor]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_vg.evaluation import retrieval, retrieval_metrics, scene_arithmetic_metrics
+from hf_vg.evaluation import photo_arithmetic, retrieval, retrieval_metrics, scene_arithmetic_metrics
 from hf_vg.evaluation.retrieval import retrieval_ranks
 
 
@@ -160,3 +160,36 @@ def test_arithmetic_of_scenes():
     assert metrics["arithmetic_r1"] == pytest.approx(100 * 4 / 8)
     with pytest.raises(ValueError, match="1 scenes"):
         scene_arithmetic_metrics(objects[:1], embeds[:1], encode)
+
+
+def test_arithmetic_of_photos():
+    """Vectors are sums of the words of captions, so that the sum finds what it should and the parts do not."""
+    texts = [
+        "black dog",
+        "white dog",
+        "white dog runs",
+        "white cat runs",
+        "black cat runs",
+        "Black dog, white dog, cat.",
+    ]
+    texts.append("a bird")
+    names = ["black", "white", "dog", "cat", "runs", "bird"]
+    directions = dict(zip(names, torch.eye(len(names)), strict=True))
+    images = torch.stack([sum(directions[name] for name in names if name in text.lower()) for text in texts])
+    images[6] += directions["white"] * 1.5  # the nearest to the word alone
+    images = torch.nn.functional.normalize(images)
+
+    def encode(words):
+        return torch.stack([directions[word] for word in words])
+
+    (row,) = photo_arithmetic([[text] for text in texts], images, encode, ["dog - black + white"], top_k=2)
+    # The only photo with a black dog and nothing white. Photos 1 and 2 fit; 5 does not, since it has a black dog, too.
+    assert row["queries"] == [0] and sorted(row["found"][0]) == [1, 2]
+    assert row["fit"] == 100.0
+    assert row["fit_chance"] == pytest.approx(100 * 2 / 6)
+    assert row["fit_image"] == 50.0  # finds 5, which is as black, and then 1
+    assert row["fit_word"] == 50.0  # finds the bird, and then 1
+    with pytest.raises(ValueError, match="like 'dog - black \\+ white'"):
+        photo_arithmetic([[text] for text in texts], images, encode, ["dog - black"])
+    with pytest.raises(ValueError, match="'dog - black \\+ green' cannot be scored on these 7 photos: 2 .* and 0 can"):
+        photo_arithmetic([[text] for text in texts], images, encode, ["dog - black + green"])

@@ -65,7 +65,7 @@ class TestDefaultsBelongToTheData:
         assert (args.dataset, args.image_size, args.num_train_images, args.max_caption_words) == (
             "scenes",
             64,
-            8500,
+            10000,
             12,
         )
         assert args.backbone is None and args.model["backbone_config"]["model_type"] == "vgg"
