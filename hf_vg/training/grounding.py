@@ -29,11 +29,17 @@ from ..data.region_collators import ImageGroupSampler, RegionCollator
 from ..data.region_rows import RegionDataArguments
 from ..data.tokenizers import train_wordpiece_tokenizer
 from ..loading import load_checkpoint, load_part
+from ..models.attention_supervision import means_over_ranks
 from ..models.grounded_visual_bert import GroundedVisualBertConfig, GroundedVisualBertProcessor
 from .arguments import ModelArguments, VgTrainingArguments
+from .attention_supervision import distillation_loss
 from .trainer import VgTrainer
 
 
+DISTILLATIONS = ["states", "outputs"]
+# What the loss is computed with, and the teacher does not need.
+TARGETS = ("labels", "pair_labels", "phrase_boxes", "masked_input_ids", "masked_labels")
+Sums = dict[str, tuple[torch.Tensor, torch.Tensor]]  # for each loss its sum, and the number of its terms
 # Fields that shape the weights. A checkpoint keeps its own: a recipe's config would make new layers.
 SIZES = (
     *("backbone_config", "region_feature_size", "geometry_frequencies", "visual_embedding_dim", "hidden_size"),
@@ -99,8 +105,18 @@ class VgpArguments(GroundedVisualBertArguments):
         },
     )
     distillation_weight: float = field(
-        default=0.0,
-        metadata={"help": "Weight of staying near the states of the model that training started from."},
+        default=0.0, metadata={"help": "Weight of staying near the model that training started from."}
+    )
+    distillation: str = field(
+        default="states",
+        metadata={
+            "help": "What stays near: its `states`, by their squared distance, or the probabilities of its `outputs`, "
+            "by their divergence (Hinton et al., 2015).",
+            "choices": DISTILLATIONS,
+        },
+    )
+    distillation_temperature: float = field(
+        default=2.0, metadata={"help": "Temperature of the probabilities in `distillation outputs`."}
     )
     num_figures: int = field(
         default=4, metadata={"help": "Number of test captions to draw with the regions of each word."}
@@ -261,7 +277,8 @@ def build_region_trainer(
     """
     trainer_class = RegionTrainer
     if isinstance(args, VgpArguments):
-        trainer_class = partial(VgpTrainer, distillation_weight=args.distillation_weight)
+        names = ("distillation_weight", "distillation", "distillation_temperature")
+        trainer_class = partial(VgpTrainer, **{name: getattr(args, name) for name in names})
     return trainer_class(
         model=model,
         args=training_args,
@@ -303,12 +320,18 @@ class RegionTrainer(VgTrainer):
 
 class VgpTrainer(RegionTrainer):
     r"""
-    A [`RegionTrainer`] for caption pairs. It can keep a model near what it knew: it adds to the loss the mean squared
-    distance of the model's states from those of the model that training started from.
+    A [`RegionTrainer`] for caption pairs. It can keep a model near what it knew, that is, near the model that training
+    started from.
 
     Args:
         distillation_weight (`float`, *optional*, defaults to 0.0):
-            Weight of that distance. With 0 it is not computed.
+            Weight of that loss. With 0 it is not computed.
+        distillation (`str`, *optional*, defaults to `"states"`):
+            The loss. `"states"` is the mean squared distance of the last states of all words and regions. `"outputs"`
+            is the divergence of the class probabilities of both tasks (Hinton et al., 2015), each a mean over its
+            examples.
+        distillation_temperature (`float`, *optional*, defaults to 2.0):
+            Temperature that these probabilities are softened by.
 
     Example:
 
@@ -317,30 +340,46 @@ class VgpTrainer(RegionTrainer):
     ```
     """
 
-    def __init__(self, *args: Any, distillation_weight: float = 0.0, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        distillation_weight: float = 0.0,
+        distillation: str = "states",
+        distillation_temperature: float = 2.0,
+        **kwargs: Any,
+    ):
+        if distillation not in DISTILLATIONS:
+            raise ValueError(f"`distillation` must be one of {', '.join(DISTILLATIONS)}, got {distillation!r}.")
         super().__init__(*args, **kwargs)
         self.distillation_weight = distillation_weight
+        self.distillation, self.distillation_temperature = distillation, distillation_temperature
         self.teacher: torch.nn.Module | None = None
         if distillation_weight:
-            self.teacher = copy.deepcopy(self.model.base_model).eval().requires_grad_(False)
+            self.teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
 
     def compute_loss(
         self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         if self.teacher is not None and model.training:
-            distance = self.distance(self.teacher, inputs, outputs)
+            with torch.no_grad():
+                taught = self.teacher(**{name: value for name, value in inputs.items() if name not in TARGETS})
+            sums = (self.distance if self.distillation == "states" else self.divergence)(inputs, outputs, taught)
+            distance = sum(means_over_ranks(sums, True).values())
             self.log_part("loss_distillation", distance)
             loss = loss + self.distillation_weight * distance
         return (loss, outputs) if return_outputs else loss
 
-    @staticmethod
-    def distance(teacher: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Any) -> torch.Tensor:
-        names = ("input_ids", "attention_mask", "token_type_ids", "boxes", "visual_attention_mask")
-        names += ("pixel_values", "pixel_mask", "image_features", "visual_embeds")
-        with torch.no_grad():
-            states = teacher(**{name: inputs[name] for name in names if name in inputs}).last_hidden_state
+    def distance(self, inputs: Mapping[str, torch.Tensor], outputs: Any, taught: Any) -> Sums:
         regions = inputs["visual_attention_mask"]
         regions = regions.repeat_interleave(len(inputs["input_ids"]) // len(regions), dim=0)
         is_real = torch.cat([inputs["attention_mask"], regions], dim=1) > 0
-        return torch.nn.functional.mse_loss(outputs.last_hidden_state[is_real].float(), states[is_real].float())
+        states, kept = (output.last_hidden_state[is_real].float() for output in (outputs, taught))
+        squares = torch.nn.functional.mse_loss(states, kept, reduction="none").mean(dim=1)
+        return {"states": (squares.sum(), is_real.sum())}
+
+    def divergence(self, inputs: Mapping[str, torch.Tensor], outputs: Any, taught: Any) -> Sums:
+        temperature, is_pair = self.distillation_temperature, inputs["pair_labels"] != -100
+        pairs = distillation_loss(outputs.paraphrase_logits[is_pair], taught.paraphrase_logits[is_pair], temperature)
+        captions = distillation_loss(outputs.logits, taught.logits, temperature)
+        return {"pairs": (pairs, is_pair.sum()), "captions": (captions, inputs["labels"].new_tensor(len(is_pair)))}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hf_vg.interpretation import plot_attention, plot_candidates
+from hf_vg.interpretation import plot_attention, plot_candidates, plot_search
 
 
 def test_figure_shows_each_word_where_it_was_looked_for(tmp_path):
@@ -59,3 +59,16 @@ def test_figure_shows_candidates_with_a_tag_below_each_word(tmp_path):
     assert heights == sorted(heights, reverse=True) and 0 < min(heights) < max(heights) < 1
     assert len(figure.axes[3].texts) == 2
     assert Image.open(tmp_path / "f.png").size[0] > 1000
+
+
+def test_figure_of_a_search_shows_what_was_found_in_order(tmp_path):
+    red, blue, green = (Image.new("RGB", (8, 6), color) for color in ("red", "blue", "green"))
+    examples = [
+        {"title": "cat - red + $blue$", "image": red, "found": [blue, green]},
+        {"title": "dog", "image": green.convert("L"), "found": [red]},
+    ]
+    figure = plot_search(examples, tmp_path / "f.png")
+    assert [axis.get_title() for axis in figure.axes] == ["cat - red + $blue$", "", "", "dog", "", ""]
+    colors = [tuple(axis.images[0].get_array()[0, 0]) if axis.images else None for axis in figure.axes]
+    assert colors[:3] == [(255, 0, 0), (0, 0, 255), (0, 128, 0)] and colors[4:] == [(255, 0, 0), None]
+    assert (tmp_path / "f.png").stat().st_size > 1000

@@ -176,7 +176,8 @@ class TestVgp:
         with pytest.raises(ValueError, match="Example 0 .*attention"):
             plot_regions({**examples[0], "words": ["one"]})
 
-    def test_distillation_keeps_states_near_where_they_were(self, vgp, tmp_path):
+    @pytest.mark.parametrize("kind", ["states", "outputs"])
+    def test_distillation_keeps_a_model_near_where_it_was(self, vgp, tmp_path, kind):
         import copy
 
         original, rows, collators = vgp
@@ -201,15 +202,57 @@ class TestVgp:
                 data_collator=collators["train"],
                 texts_together=4,
                 distillation_weight=weight,
+                distillation=kind,
             )
             trainer.train()
             logged = {name for entry in trainer.state.log_history for name in entry}
             assert ("loss_distillation" in logged) == bool(weight) and "loss_attention" in logged
             batch = collators["train"](list(rows["train"]))
             with torch.no_grad():
-                before, after = (m.eval()(**batch).last_hidden_state for m in (original, model))
-            distances[weight] = (before - after).square().mean().item()
+                before, after = (m.eval()(**batch) for m in (original, model))
+            name = {"states": "last_hidden_state", "outputs": "logits"}[kind]
+            distances[weight] = (before[name] - after[name]).square().mean().item()
         assert 0 < distances[100.0] < 0.5 * distances[0.0]
+
+    def test_distillation_of_outputs_restated(self, vgp, tmp_path):
+        """Hinton's loss in loops: T^2 times the divergence, a mean over pairs of phrases plus one over captions."""
+        import copy
+
+        teacher, rows, collators = vgp
+        student = copy.deepcopy(teacher)
+        with torch.no_grad():
+            for parameter in student.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        trainer = VgpTrainer(
+            model=teacher,
+            args=VgTrainingArguments(output_dir=str(tmp_path), use_cpu=True),
+            distillation_weight=2.0,
+            distillation="outputs",
+            distillation_temperature=3.0,
+        )
+        batch = collators["train"](list(rows["train"]))
+        student.train()
+        loss, outputs = trainer.compute_loss(student, batch, return_outputs=True)
+        with torch.no_grad():
+            taught = teacher.eval()(**batch)
+
+        def divergence(scores, taught_scores):
+            now, then = (torch.softmax(s.detach().float() / 3, dim=-1) for s in (scores, taught_scores))
+            return 9 * sum(float(p * (p / q).log()) for p, q in zip(then, now, strict=True))
+
+        captions = [divergence(*pair) for pair in zip(outputs.logits, taught.logits, strict=True)]
+        pairs = [
+            divergence(outputs.paraphrase_logits[row, pair], taught.paraphrase_logits[row, pair])
+            for row, labels in enumerate(batch["pair_labels"].tolist())
+            for pair, label in enumerate(labels)
+            if label != -100
+        ]
+        assert 0 < len(pairs) < batch["pair_labels"].numel()  # some are padding
+        expected = sum(captions) / len(captions) + sum(pairs) / len(pairs)
+        assert expected > 0.01
+        assert (loss - outputs.loss).item() == pytest.approx(2 * expected, rel=1e-4)
+        with pytest.raises(ValueError, match="`distillation` must be one of states, outputs, got 'logits'"):
+            VgpTrainer(model=teacher, args=trainer.args, distillation="logits")
 
     def test_masked_words_are_mixed_in(self, vgp):
         args = VgpArguments(model={**TINY, "masked_lm_weight": 0.5}, pairs_per_image=2, **SIZES)

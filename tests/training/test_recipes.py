@@ -26,11 +26,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image
 from transformers import TrainerCallback
 
 from hf_vg.data import load_scenes
 from hf_vg.pipelines import load_captioner
-from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, parse_arguments
+from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, parse_arguments, tiny_space
 from hf_vg.training.checkpoints import is_complete, last_complete_checkpoint
 from tests.common import ROOT, random_images, start_process
 from tests.data.test_streaming import write_shards
@@ -233,6 +234,21 @@ DRY = {
     "finetune_vqa": REGIONS,
     "finetune_referring": REGIONS,
 }
+
+
+def test_sums_of_images_and_words_are_scored_and_drawn(recipes):
+    space, figure, metrics = recipes.folder / "tiny_space", recipes.folder / "sums.png", recipes.folder / "sums.json"
+    flags = ["--space", tiny_space(space), "--num_eval_images", 80, "--metrics_file", metrics]
+    sums = ["--arithmetic", "square - red + blue", "circle - blue + yellow", "--arithmetic_figure", figure]
+    printed = recipes.run("evaluate_retrieval", [*flags, *sums])
+    scores = json.loads(metrics.read_text())
+    assert "square - red + blue" in printed and f"{scores['arithmetic_fit']:.1f}" in printed
+    assert 0 < scores["arithmetic_fit_chance"] < 100
+    assert Image.open(figure).height > 200
+    printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic", "square - red + magenta"], exitcode=1)
+    assert "'square - red + magenta' cannot be scored on these 80 photos" in printed and "Traceback" not in printed
+    printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic_figure", figure], exitcode=1)
+    assert "`arithmetic_figure` draws the sums of `arithmetic`" in printed
 
 
 # Recipes that train nothing, and what each says at the end.
