@@ -247,7 +247,7 @@ def test_sums_of_images_and_words_are_scored_and_drawn(recipes):
     assert Image.open(figure).height > 200
     printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic", "square - red + magenta"], exitcode=1)
     assert "'square - red + magenta' cannot be scored on these 80 photos" in printed and "Traceback" not in printed
-    printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic_figure", figure], exitcode=1)
+    printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic_figure", figure], exitcode=2)
     assert "`arithmetic_figure` draws the sums of `arithmetic`" in printed
 
 
