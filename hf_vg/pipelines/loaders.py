@@ -45,7 +45,7 @@ from .embedding_space import EmbeddingSpace, SentenceTransformerSpace
 from .image_to_text import ImageToTextPipeline
 
 
-def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageToTextPipeline:
+def load_captioner(name_or_path: str, trust_remote_code: bool = False, **config_fields: Any) -> ImageToTextPipeline:
     r"""
     Loads any captioner, or model that chats about images, as a `pipeline("image-to-text")`. If a checkpoint does not
     write captions, lacks weights or is damaged, the error says so in one sentence.
@@ -55,6 +55,8 @@ def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageT
             The folder of a checkpoint, or a model on the Hub.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that comes with the checkpoint.
+        config_fields (*optional*):
+            Fields of the checkpoint's config to change, such as `hard_decoding="argmax"`.
 
     Returns:
         [`ImageToTextPipeline`]: The pipeline.
@@ -70,7 +72,7 @@ def load_captioner(name_or_path: str, trust_remote_code: bool = False) -> ImageT
     True
     ```
     """
-    model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code)
+    model = load_checkpoint(name_or_path, "captions", trust_remote_code=trust_remote_code, **config_fields)
     check_generation(name_or_path, model)
     if type(model.config) in PROCESSOR_MAPPING:
         parts = {"processor": load_part(AutoProcessor, name_or_path, trust_remote_code)}

@@ -21,6 +21,7 @@ from .arguments import (
     GroundingReportArguments,
     ModelArguments,
     VgTrainingArguments,
+    check_config_fields,
     parse_arguments,
 )
 from .attention_supervision import AttentionSupervisedTrainer, AttentionSupervisionMixin, SupervisedCaptionerTrainer
@@ -95,6 +96,7 @@ __all__ = [
     "build_vse",
     "caption_collator",
     "caption_scorer",
+    "check_config_fields",
     "encode_rows",
     "initialize_scnlm",
     "load_captioner",

@@ -309,6 +309,10 @@ class CaptionReportArguments(DryRunArguments, CaptionDataArguments):
         metadata={"help": "The captioner: a folder, or a model of the Hub."},
     )
     split: str = field(default="test", metadata={"help": "`train`, `validation` (or `dev`) or `test`."})
+    model: dict = field(
+        default_factory=dict,
+        metadata={"help": "Fields of the checkpoint's config to change, such as --model.hard_decoding argmax."},
+    )
     num_beams: int | None = field(
         default=None, metadata={"help": "Number of beams; 1 is greedy search. Defaults to that of the checkpoint."}
     )
@@ -515,6 +519,16 @@ def check_config_fields(model_type: str, values: Mapping[str, Any]) -> None:
             The type of the model.
         values (`Mapping`):
             Fields of its config, and of nested configs.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.training import check_config_fields
+    >>> check_config_fields("show_attend_tell", {"hidden": 512})
+    Traceback (most recent call last):
+        ...
+    ValueError: unknown field hidden of ShowAttendTellConfig, did you mean hidden_size?
+    ```
     """
     if model_type not in CONFIG_MAPPING:
         raise ValueError(f"unknown model type {model_type}{did_you_mean(model_type, CONFIG_MAPPING)}")

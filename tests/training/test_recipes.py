@@ -31,7 +31,14 @@ from transformers import TrainerCallback
 
 from hf_vg.data import load_scenes
 from hf_vg.pipelines import load_captioner
-from hf_vg.training import CaptionerArguments, VgTrainer, VgTrainingArguments, parse_arguments, tiny_space
+from hf_vg.training import (
+    CaptionerArguments,
+    VgTrainer,
+    VgTrainingArguments,
+    parse_arguments,
+    tiny_captioner,
+    tiny_space,
+)
 from hf_vg.training.checkpoints import is_complete, last_complete_checkpoint
 from tests.common import ROOT, random_images, start_process
 from tests.data.test_streaming import write_shards
@@ -249,6 +256,17 @@ def test_sums_of_images_and_words_are_scored_and_drawn(recipes):
     assert "'square - red + magenta' cannot be scored on these 80 photos" in printed and "Traceback" not in printed
     printed = recipes.run("evaluate_retrieval", [*flags, "--arithmetic_figure", figure], exitcode=2)
     assert "`arithmetic_figure` draws the sums of `arithmetic`" in printed
+
+
+def test_a_captioner_is_evaluated_with_other_fields_of_its_config(recipes):
+    folder = tiny_captioner(recipes.folder / "tiny_captioner")
+    report = recipes.folder / "argmax"
+    flags = ["--checkpoint", folder, "--num_eval_images", 4, "--num_examples", 0, "--output_dir", report]
+    recipes.run("evaluate_captioner", [*flags, "--model.hard_decoding", "argmax"])
+    assert json.loads((report / "report.json").read_text())["hard_decoding"] == "argmax"
+    printed = recipes.run("evaluate_captioner", [*flags, "--model.hard_decodin", "argmax"], exitcode=1)
+    assert "unknown field hard_decodin of ShowAttendTellConfig, did you mean hard_decoding?" in printed
+    assert "Traceback" not in printed
 
 
 # Recipes that train nothing, and what each says at the end.
