@@ -365,7 +365,7 @@ class VgpTrainer(RegionTrainer):
             with torch.no_grad():
                 taught = self.teacher(**{name: value for name, value in inputs.items() if name not in TARGETS})
             sums = (self.distance if self.distillation == "states" else self.divergence)(inputs, outputs, taught)
-            distance = sum(means_over_ranks(sums, True).values())
+            distance = torch.stack([*means_over_ranks(sums, True).values()]).sum()
             self.log_part("loss_distillation", distance)
             loss = loss + self.distillation_weight * distance
         return (loss, outputs) if return_outputs else loss
