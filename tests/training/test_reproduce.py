@@ -30,12 +30,12 @@ SYSTEMS = {
     "show_attend_tell": {"train_captioner": 2, "evaluate_captioner": 2},
     "show_attend_tell_hard": {"train_captioner": 4, "evaluate_captioner": 6},
     "spatial_transformer": {"train_captioner": 4, "evaluate_captioner": 6},
-    "vse": {"train_vse": 2, "train_scnlm": 1},
+    "vse": {"train_vse": 3, "evaluate_retrieval": 1, "train_scnlm": 1},
     "grounded_encoder": {"train_grounded_encoder": 5, "evaluate_sentences": 6},
     "vgp": {"train_vgp": 8},
     "vgp_scenes": {"train_vgp": 14, "finetune_vqa": 12, "finetune_referring": 12},
     "attention": {"train_captioner": 12, "evaluate_grounding": 12},
-    "attention_photos": {"train_captioner": 4, "evaluate_captioner": 4},
+    "attention_photos": {"train_captioner": 5, "evaluate_captioner": 5},
     "data_sizes": {"train_captioner": 3, "train_vse": 3, "evaluate_captioner": 3},
 }
 RECORD = f"""#!{sys.executable}
