@@ -4,7 +4,7 @@
 #   make results SYSTEM=show_attend_tell DATA=data WEIGHTS=weights
 #
 # SYSTEM     show_attend_tell, show_attend_tell_hard, spatial_transformer, vse, grounded_encoder, vgp, data_sizes,
-#            attention_photos; attention or vgp_scenes (on scenes; they need no data)
+#            attention_photos, paper_settings; attention or vgp_scenes (on scenes; they need no data)
 # DATA       has the folders flickr8k, flickr30k_entities, vgp and senteval, each as its authors publish it
 # WEIGHTS    has torchvision's vgg16*.pth (or .safetensors), the folder resnet50, and glove*.100d.txt
 # OUTPUT     gets features, checkpoints and scores: outputs by default. If it is stopped, run it again to resume
@@ -126,6 +126,19 @@ case $1 in
             --model.attention_type hard --num_train_epochs 1 --learning_rate 2e-5
         for decoding in argmax sample; do
             score_captions "$OUTPUT/show_attend_tell_hard_flickr8k" report_$decoding --model.hard_decoding $decoding
+        done
+        ;;
+    paper_settings)
+        captioner spatial_transformer_flickr8k paper_spatial_transformer --model.hidden_size 512 \
+            --model.intermediate_size 1024 --model.encoder_layers 2 --model.decoder_layers 4 --model.dropout 0.1 \
+            --learning_rate 3e-4 --mirror_images false
+        for kind in soft hard; do
+            captioner paper/show_attend_tell_${kind}_flickr8k paper_show_attend_tell_$kind --squeeze_images 224 \
+                --model.hidden_size 512 --num_train_epochs 8 --early_stopping_patience 0 --eval_strategy no \
+                --save_strategy epoch --load_best_model_at_end false
+        done
+        for decoding in argmax sample; do
+            score_captions "$OUTPUT/paper_show_attend_tell_hard" report_$decoding --model.hard_decoding $decoding
         done
         ;;
     vse)
