@@ -34,3 +34,12 @@ def available_cores() -> int:
     # Only Linux reports how many of the cores a process may use.
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def emulates_bfloat16(device: torch.device) -> bool:
+    """Returns whether `device` is a CPU without bfloat16 instructions, on which bfloat16 is several times slower."""
+    get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # only in newer versions of torch
+    if device.type != "cpu" or get_capabilities is None:
+        return False
+    capabilities = get_capabilities()
+    return not any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))

@@ -138,6 +138,31 @@ def test_bfloat16_is_nearly_equal_and_has_a_folder_of_its_own(dataset, backbone,
     assert next(backbone.parameters()).dtype == torch.float32  # the model itself does not change
 
 
+@pytest.mark.parametrize(
+    "capabilities, warned",
+    [
+        ({"architecture": "x86_64", "avx512_f": True, "avx512_bf16": False}, True),
+        ({"architecture": "x86_64", "avx512_bf16": True}, False),
+        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": True}, False),
+        ({"architecture": "arm64", "neon": True, "bf16": True}, False),
+        (None, False),  # a torch that cannot tell
+    ],
+)
+def test_a_cpu_that_is_slower_in_bfloat16_is_told(
+    capabilities, warned, dataset, backbone, image_processor, tmp_path, monkeypatch, capsys
+):
+    if capabilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    extract(dataset, backbone, image_processor, tmp_path)
+    assert "bfloat16" not in capsys.readouterr().out  # float32 is fast everywhere
+    extract(dataset, backbone, image_processor, tmp_path, dtype=torch.bfloat16)
+    assert ("no bfloat16 instructions" in capsys.readouterr().out) == warned
+    extract(dataset, backbone, image_processor, tmp_path, dtype=torch.bfloat16)
+    assert "bfloat16" not in capsys.readouterr().out  # nothing is left to compute
+
+
 def test_the_backbone_can_be_trained_afterwards(dataset, backbone, image_processor, tmp_path):
     extract(dataset, backbone, image_processor, tmp_path)
     backbone(torch.randn(1, 3, 16, 16)).feature_maps[-1].sum().backward()
