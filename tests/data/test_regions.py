@@ -410,6 +410,12 @@ class TestVqa:
             ("no.", "no"),
             ("  an  apple\n", "apple"),
             ("isnt", "isn't"),
+            ("couldnt've couldn'tve couldntve", "couldn't've couldn't've couldntve"),  # one apostrophe, not two
+            ("im sure, lets go", "im sure lets go"),  # not in the official list
+            ("yall'd've 'ows'at twas", "y'all'd've 'ow's'at 'twas"),
+            ("x,y-,z", "x y z"),  # each mark is judged by the answer as it was given
+            ("1,000!x", "1000x"),
+            ("x - b-c", "x bc"),
         ],
     )
     def test_normal_form(self, answer, normal):
