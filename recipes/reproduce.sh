@@ -22,10 +22,13 @@ for folder in "$DATA" "$WEIGHTS"; do
     [ -d "$folder" ] || { echo "There is no folder $folder." >&2; usage; }
 done
 
-# Captioners and GroundedVisualBert were measured in mixed precision. On some processors it is slower.
-MIXED=()
-if command -v nvidia-smi >/dev/null || grep -qs avx512_bf16 /proc/cpuinfo; then MIXED=(--bf16 true); fi
 FLICKR8K=(--data_dir "$DATA/flickr8k" --features "$OUTPUT/features")
+# Captioners and GroundedVisualBert were measured in mixed precision. On some processors bfloat16 is slower.
+MIXED=()
+if command -v nvidia-smi >/dev/null || grep -qsE 'avx512_bf16|amx_bf16' /proc/cpuinfo; then
+    MIXED=(--bf16 true)
+    FLICKR8K+=(--features_dtype bfloat16)
+fi
 
 # Photo minus word plus word: searches with the photos whose captions have the first two words and not the third.
 SUMS=(
@@ -129,9 +132,8 @@ case $1 in
         done
         ;;
     paper_settings)
-        captioner spatial_transformer_flickr8k paper_spatial_transformer --model.hidden_size 512 \
-            --model.intermediate_size 1024 --model.encoder_layers 2 --model.decoder_layers 4 --model.dropout 0.1 \
-            --learning_rate 3e-4 --mirror_images false
+        captioner paper/spatial_transformer_coco paper_spatial_transformer --dataset flickr8k --squeeze_images 224 \
+            --num_train_epochs 8
         for kind in soft hard; do
             captioner paper/show_attend_tell_${kind}_flickr8k paper_show_attend_tell_$kind --squeeze_images 224 \
                 --model.hidden_size 512 --num_train_epochs 8 --early_stopping_patience 0 --eval_strategy no \
