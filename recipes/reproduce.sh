@@ -134,13 +134,14 @@ case $1 in
     paper_settings)
         captioner paper/spatial_transformer_coco paper_spatial_transformer --dataset flickr8k --squeeze_images 224 \
             --num_train_epochs 8
-        for kind in soft hard; do
-            captioner paper/show_attend_tell_${kind}_flickr8k paper_show_attend_tell_$kind --squeeze_images 224 \
-                --model.hidden_size 512 --num_train_epochs 8 --early_stopping_patience 0 --eval_strategy no \
-                --save_strategy epoch --load_best_model_at_end false
+        for trained in soft:1800 soft:512 hard:512; do  # attention and units of the LSTM
+            kind=${trained%:*}
+            captioner paper/show_attend_tell_${kind}_flickr8k paper_show_attend_tell_${trained/:/_} \
+                --squeeze_images 224 --model.hidden_size ${trained#*:} --num_train_epochs 10 \
+                --early_stopping_patience 0 --eval_strategy no --save_strategy epoch --load_best_model_at_end false
         done
         for decoding in argmax sample; do
-            score_captions "$OUTPUT/paper_show_attend_tell_hard" report_$decoding --model.hard_decoding $decoding
+            score_captions "$OUTPUT/paper_show_attend_tell_hard_512" report_$decoding --model.hard_decoding $decoding
         done
         ;;
     vse)

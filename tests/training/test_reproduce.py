@@ -30,7 +30,7 @@ SYSTEMS = {
     "show_attend_tell": {"train_captioner": 2, "evaluate_captioner": 2},
     "show_attend_tell_hard": {"train_captioner": 4, "evaluate_captioner": 6},
     "spatial_transformer": {"train_captioner": 4, "evaluate_captioner": 6},
-    "paper_settings": {"train_captioner": 3, "evaluate_captioner": 5},
+    "paper_settings": {"train_captioner": 4, "evaluate_captioner": 6},
     "vse": {"train_vse": 3, "evaluate_retrieval": 1, "train_scnlm": 1},
     "grounded_encoder": {"train_grounded_encoder": 5, "evaluate_sentences": 6},
     "vgp": {"train_vgp": 8},
