@@ -34,7 +34,8 @@ def eager_attention_forward(
 
     Args:
         module (`nn.Module`):
-            The attention layer. Dropout is applied only if it is in training mode.
+            The attention layer. Dropout is applied only if it is in training mode. Without a mask, a layer with
+            `is_causal` hides later words.
         query (`torch.Tensor` of shape `(batch, heads, length, head_dim)`):
             The queries.
         key (`torch.Tensor` of shape `(batch, heads, locations, head_dim)`):
@@ -55,6 +56,10 @@ def eager_attention_forward(
         `(batch, heads, length, locations)`.
     """
     scores = torch.matmul(query * scaling, key.transpose(2, 3))  # (B, heads, T, L)
+    length = query.shape[2]
+    if attention_mask is None and length > 1 and getattr(module, "is_causal", False):
+        # For SDPA, transformers leaves out the mask of causal layers. SDPA then makes it from `is_causal`.
+        attention_mask = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
         # The mask is boolean if the model runs with SDPA and returns attentions, and additive if it runs eagerly.
         if attention_mask.dtype == torch.bool:

@@ -263,6 +263,24 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
                 cache = outputs.past_key_values
         torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-5)
 
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("autocast", [False, True])
+    @pytest.mark.parametrize("gradients", [False, True])
+    @pytest.mark.parametrize("output_attentions", [False, True])
+    def test_no_word_sees_a_later_one(self, implementation, autocast, gradients, output_attentions):
+        model, pixel_values = tiny_model(), tiny_inputs()["pixel_values"]
+        model.set_attn_implementation(implementation)
+        ids = torch.randint(3, 12, (6, 9))
+        changed = ids.clone()
+        changed[:, 5:] = 14 - ids[:, 5:]  # others of the same words
+        with torch.set_grad_enabled(gradients), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits, others = (
+                model(pixel_values, decoder_input_ids=i, output_attentions=output_attentions).logits
+                for i in (ids, changed)
+            )
+        assert torch.equal(others[:, :5], logits[:, :5])
+        assert not torch.equal(others[:, 5:], logits[:, 5:])
+
     def test_padding_changes_no_logits(self):
         model, inputs = tiny_model(), tiny_inputs()
         longer = torch.nn.functional.pad(inputs["labels"], (0, 5), value=-100)
@@ -305,10 +323,12 @@ class TestSpatialTransformerCaptioner(CaptionerTesterMixin):
 
 class TestAttention:
     @pytest.mark.parametrize("is_causal", [False, True])
-    def test_eager_and_sdpa_agree_in_value_and_gradient(self, is_causal):
+    @pytest.mark.parametrize("queries", [1, 5, 7])
+    @pytest.mark.parametrize("has_mask", [False, True])
+    def test_eager_and_sdpa_agree_in_value_and_gradient(self, is_causal, queries, has_mask):
         attention = SpatialTransformerCaptionerAttention(tiny_config(), is_causal)
-        inputs = [torch.randn(2, 2, length, 4, requires_grad=True) for length in (5, 7, 7)]
-        mask = torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2)
+        inputs = [torch.randn(2, 2, length, 4, requires_grad=True) for length in (queries, 7, 7)]
+        mask = torch.ones(1, 1, queries, 7, dtype=torch.bool).tril(7 - queries) if has_mask else None
         results = [
             function(attention, *inputs, mask, scaling=0.3)[0]
             for function in (eager_attention_forward, sdpa_attention_forward)

@@ -179,7 +179,6 @@ class SpatialTransformerCaptionerDecoder(SpatialTransformerCaptionerPreTrainedMo
             inputs_embeds=hidden_states,
             attention_mask=attention_mask,
             past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
-            allow_is_causal_skip=not output_attentions,
         )
         positions = sinusoids(positions, self.config.hidden_size).to(hidden_states.dtype)
         hidden_states = self.dropout(hidden_states + positions)
