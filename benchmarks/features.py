@@ -111,7 +111,9 @@ def main() -> None:
             paths = [str(path) for path in sorted(arguments.images.iterdir())[: arguments.num_images]]
         # An epoch of captions apart has the fewest steps.
         if len(paths) <= (least := WARM_UP * 4 * arguments.batch_size):
-            parser.error(f"There are {len(paths)} images. With batches of {arguments.batch_size}, give more than {least}.")
+            parser.error(
+                f"There are {len(paths)} images. With batches of {arguments.batch_size}, give more than {least}."
+            )
         columns = {"image_id": paths, "image": paths, "captions": [[CAPTION] * 5] * len(paths)}
         rows = Dataset.from_dict(columns, features=CAPTION_FEATURES)
 

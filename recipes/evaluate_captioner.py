@@ -35,7 +35,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vg.data import caption_is_true, entities_of, load_caption_data, open_image, seen_box, undecoded
+from hf_vg.data import caption_is_true, entities_of, load_caption_data, open_image, seen_box, split_name, undecoded
 from hf_vg.evaluation import caption_intervals, grounding_intervals
 from hf_vg.interpretation import candidate_examples, caption_examples, deletion_summary
 from hf_vg.loading import load_config
@@ -56,7 +56,8 @@ def main():
         decoding["length_penalty"] = args.length_penalty
     has_maps = captioner.model.config.model_type != "vse_scnlm"
     split = {"dev": "validation", "val": "validation"}.get(args.split, args.split)
-    rows = undecoded(load_caption_data(args)[split])
+    data = load_caption_data(args)
+    rows, split = undecoded(data[split]), split_name(data, split)
 
     images = KeyDataset(rows, "image")
     outputs = captioner(images, batch_size=args.batch_size, return_attention=has_maps, **decoding)

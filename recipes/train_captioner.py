@@ -84,6 +84,7 @@ from hf_vg.data import (
     load_caption_data,
     load_caption_stream,
     open_image,
+    split_name,
     train_word_tokenizer,
     training_captions,
     undecoded,
@@ -208,6 +209,7 @@ def main():
     trainer.publish(
         figure,
         example=examples[0]["image"] if examples and args.dataset == "scenes" else None,
+        split=split_name(data),
         num_images=len(data["test"]),
     )
     print_next_steps(

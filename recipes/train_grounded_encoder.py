@@ -41,6 +41,7 @@ from hf_vg.data import (
     grounded_scenes,
     initialize_from_glove,
     load_caption_data,
+    split_name,
     train_word_tokenizer,
 )
 from hf_vg.evaluation import retrieval_metrics, sentence_grounding_metrics
@@ -135,7 +136,7 @@ def main():
     figure = Path(training_args.output_dir) / "sentence_attention.png" if captions else None
     if captions:
         plot_sentence_attention(attention_of_sentences(model, tokenizer, captions), figure)
-    trainer.publish(figure, num_images=len(data["test"]))
+    trainer.publish(figure, split=split_name(data), num_images=len(data["test"]))
     print_next_steps(
         training_args,
         "Encode sentences:\n"

@@ -37,6 +37,7 @@ from hf_vg.data import (
     load_caption_data,
     open_image,
     say_long_captions,
+    split_name,
     tag_captions,
     tag_inventory,
     tagged_rows,
@@ -170,7 +171,7 @@ def main():
     figure = Path(training_args.output_dir) / "candidates.png" if examples else None
     if examples:
         plot_candidates(examples, figure)
-    trainer.publish(figure, num_images=len(test))
+    trainer.publish(figure, split=split_name(data), num_images=len(test))
     print_next_steps(training_args, f"Caption an image:\n  hf-vg caption image.png --model {training_args.output_dir}")
 
 

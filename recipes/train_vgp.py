@@ -38,6 +38,7 @@ from hf_vg.data import (
     region_images,
     rows_by_novelty,
     rows_to_draw,
+    split_name,
     training_texts,
     vgp_rows,
 )
@@ -106,7 +107,7 @@ def main():
         say(f"\n[4/4] Drawing where the words of {len(shown)} captions look")
         figure = Path(training_args.output_dir) / "regions.png"
         plot_regions(region_examples(model, shown, collators["test"], rollout=supervision == "rollout"), figure)
-    trainer.publish(figure, num_images=len(images["test"]))
+    trainer.publish(figure, split=split_name(images), num_images=len(images["test"]))
     print_next_steps(
         training_args,
         "To fine-tune it:\n"

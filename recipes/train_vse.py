@@ -28,7 +28,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from hf_vg.data import PairCollator, load_caption_data, train_word_tokenizer, vse_rows
+from hf_vg.data import PairCollator, load_caption_data, split_name, train_word_tokenizer, vse_rows
 from hf_vg.training import (
     HardestNegatives,
     VgTrainer,
@@ -81,7 +81,7 @@ def main():
     rows = vse_rows(args, data["test"], model, processor, one_a_caption=True)
     metrics = trainer.evaluate(rows, metric_key_prefix="test")
     trainer.save_metrics("test", metrics)
-    trainer.publish(num_images=len(data["test"]))
+    trainer.publish(split=split_name(data), num_images=len(data["test"]))
     for direction in ("image_to_text", "text_to_image"):
         recalls = " / ".join(f"{metrics[f'test_{direction}_r{k}']:.1f}" for k in (1, 5, 10))
         rank = metrics[f"test_{direction}_median_rank"]

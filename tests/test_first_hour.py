@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 import pytest
+from huggingface_hub import ModelCard
 from PIL import Image, ImageDraw
 
 from hf_vg.cli.program import main as hf_vg_command
@@ -85,7 +86,9 @@ def test_from_photos_to_a_captioner(folder, capsys, monkeypatch):
     )
     assert "BLEU-4" in evaluated
     metrics = json.loads((captioner / "report" / "report.json").read_text())
-    assert metrics["images"] == 3  # held out of 60
+    assert metrics["images"] == 3 and metrics["split"] == "validation"  # held out of 60
+    (result,) = {result.dataset_split for result in ModelCard.load(captioner / "README.md").data.eval_results}
+    assert result == "validation"  # the card does not call it the test split
 
     load = f"pipeline('image-to-text', {str(captioner)!r})"
     code = f"import hf_vg; from transformers import pipeline; print({load}({photo!r}))"

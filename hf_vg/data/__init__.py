@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # repeated for type checkers and editors
     from .caption_rows import load_caption_data as load_caption_data
     from .caption_rows import load_caption_stream as load_caption_stream
     from .caption_rows import say_long_captions as say_long_captions
+    from .caption_rows import split_name as split_name
     from .caption_rows import training_captions as training_captions
     from .caption_rows import unknown_words as unknown_words
     from .caption_rows import vse_rows as vse_rows
@@ -143,6 +144,7 @@ _MODULES = {
     "scene_phrase_task": "sentence_tasks",
     "seen_box": "images",
     "special_token_fields": "tokenizers",
+    "split_name": "caption_rows",
     "stream_captions": "streaming",
     "tag_captions": "tagging",
     "tag_inventory": "tagging",

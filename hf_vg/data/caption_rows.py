@@ -14,7 +14,7 @@
 """Loads the caption data of a recipe and prepares the rows that each model is trained on."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -99,19 +99,44 @@ def _load_files(args: CaptionDataArguments, phrases: bool) -> DatasetDict:
             raise ValueError(f"{report.name}: one image is not enough, because some are held out for validation.")
         data["train"], data["validation"] = data["train"].train_test_split(test_size=0.05, seed=0).values()
         say(f"There is no validation split: {len(data['validation']):,} training images are held out for it.")
-    if "test" not in data:
-        data["test"] = data["validation"]
-        say("There is no test split: the model is tested on the validation split.")
     limits = {"train": args.num_train_images, "validation": args.num_eval_images, "test": args.num_eval_images}
+    splits = DatasetDict()
     for split, limit in limits.items():
-        if limit is not None and limit < len(data[split]):
-            say(f"Using the first {limit:,} of {len(data[split]):,} images of the {split} split.")
-    return DatasetDict(
-        {
-            split: data[split].select(range(min(limit or len(data[split]), len(data[split]))))
-            for split, limit in limits.items()
-        }
-    )
+        if split in data:
+            number = min(limit or len(data[split]), len(data[split]))
+            if number < len(data[split]):
+                say(f"Using the first {number:,} of {len(data[split]):,} images of the {split} split.")
+            splits[split] = data[split].select(range(number))
+    if "test" not in splits:
+        splits["test"] = splits["validation"]
+        say("There is no test split: the model is tested on the validation split.")
+    return splits
+
+
+def split_name(data: Mapping[str, Any], split: str = "test") -> str:
+    """
+    Returns the name under which to report scores on a split: `"validation"` for a test split that is the validation
+    split, because the data has no test split.
+
+    Args:
+        data (`Mapping[str, Dataset]`):
+            The splits, of [`load_caption_data`], [`load_caption_stream`] or [`load_grounded_images`].
+        split (`str`, *optional*, defaults to `"test"`):
+            The split that was scored.
+
+    Returns:
+        `str`: The name.
+
+    Example:
+
+    ```python
+    >>> from hf_vg.data import CaptionDataArguments, load_caption_data, split_name
+
+    >>> split_name(load_caption_data(CaptionDataArguments(num_train_images=4, num_eval_images=2)))
+    'test'
+    ```
+    """
+    return "validation" if data[split] is data["validation"] else split
 
 
 def load_caption_stream(args: CaptionerDataArguments, seed: int = 0) -> dict[str, CaptionStream | Dataset]:

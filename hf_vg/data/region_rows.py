@@ -117,11 +117,11 @@ def load_grounded_images(args: RegionDataArguments) -> DatasetDict:
         scenes = load_scenes(args.num_train_images or 4000, number, number, args.image_size)
         return DatasetDict({split: grounded_scenes(rows) for split, rows in scenes.items()})
     splits = load_flickr30k_entities(*folders, args.strict)
-    splits.setdefault("test", splits["validation"])
-    for split in SPLITS:
+    for split in splits:
         number = _num_images(args, split)
         if number is not None:
             splits[split] = splits[split].select(range(min(number, len(splits[split]))))
+    splits.setdefault("test", splits["validation"])
     return splits
 
 

@@ -27,6 +27,7 @@ from hf_vg.data import (
     load_captions,
     one_caption_a_row,
     say_long_captions,
+    split_name,
     train_word_tokenizer,
 )
 from hf_vg.data.captions import to_caption_schema
@@ -350,11 +351,16 @@ def test_what_a_dataset_lacks_is_held_out(tmp_path, capsys):
     train, validation = (set(data[split]["image_id"]) for split in ("train", "validation"))
     assert len(train) == 38 and len(validation) == 2 and not train & validation
     assert data["test"]["image_id"][:] == data["validation"]["image_id"][:]
+    assert [split_name(data, split) for split in data] == ["train", "validation", "validation"]
     said = capsys.readouterr().out
     assert "table: 40 train images, 40 train captions" in said and "2 training images are held out" in said
     assert load_caption_data(args)["validation"]["image_id"][:] == data["validation"]["image_id"][:]
     args.num_train_images = 5
-    assert len(load_caption_data(args)["train"]) == 5
+    args.num_eval_images = 1
+    data = load_caption_data(args)
+    assert len(data["train"]) == 5 and len(data["test"]) == 1 and split_name(data) == "validation"
+    said = capsys.readouterr().out
+    assert "the first 1 of 2 images of the validation split" in said and "of the test split" not in said
 
 
 def test_a_share_of_the_training_images_holds_smaller_shares():
