@@ -133,7 +133,7 @@ case $1 in
         ;;
     paper_settings)
         captioner paper/spatial_transformer_coco paper_spatial_transformer --dataset flickr8k --squeeze_images 224 \
-            --num_train_epochs 8
+            --num_train_epochs 6
         for trained in soft:1800 soft:512 hard:512; do  # attention and units of the LSTM
             kind=${trained%:*}
             captioner paper/show_attend_tell_${kind}_flickr8k paper_show_attend_tell_${trained/:/_} \
